@@ -51,15 +51,18 @@ func TestRegistrySameKindReturnsExisting(t *testing.T) {
 
 func TestRegistryPanics(t *testing.T) {
 	tests := map[string]func(r *stats.Registry){
-		"other kind":       func(r *stats.Registry) { r.Gauge("a.b", ""); r.Counter("a.b", "") },
-		"empty path":       func(r *stats.Registry) { r.Gauge("", "") },
-		"empty element":    func(r *stats.Registry) { r.Gauge("a..b", "") },
-		"glob in path":     func(r *stats.Registry) { r.Gauge("a.*.b", "") },
-		"bad metric name":  func(r *stats.Registry) { r.Gauge("a.b", "", stats.Metric("1x")) },
-		"bad label":        func(r *stats.Registry) { r.Gauge("a.b", "", stats.Label{"a-b", ""}) },
-		"repeated label":   func(r *stats.Registry) { r.Gauge("a.b", "", stats.Label{"l", "1"}, stats.Label{"l", "2"}) },
-		"same series":      func(r *stats.Registry) { r.Gauge("a.b", "", stats.Metric("m")); r.Gauge("a.c", "", stats.Metric("m")) },
-		"metric two kinds": func(r *stats.Registry) { r.Gauge("a.b", "", stats.Metric("m")); r.Counter("a.c", "", stats.Metric("m")) },
+		"other kind":      func(r *stats.Registry) { r.Gauge("a.b", ""); r.Counter("a.b", "") },
+		"empty path":      func(r *stats.Registry) { r.Gauge("", "") },
+		"empty element":   func(r *stats.Registry) { r.Gauge("a..b", "") },
+		"glob in path":    func(r *stats.Registry) { r.Gauge("a.*.b", "") },
+		"bad metric name": func(r *stats.Registry) { r.Gauge("a.b", "", stats.Metric("1x")) },
+		"bad label":       func(r *stats.Registry) { r.Gauge("a.b", "", stats.Label{"a-b", ""}) },
+		"repeated label":  func(r *stats.Registry) { r.Gauge("a.b", "", stats.Label{"l", "1"}, stats.Label{"l", "2"}) },
+		"same series":     func(r *stats.Registry) { r.Gauge("a.b", "", stats.Metric("m")); r.Gauge("a.c", "", stats.Metric("m")) },
+		"metric two kinds": func(r *stats.Registry) {
+			r.Gauge("a.b", "", stats.Metric("m"))
+			r.Counter("a.c", "", stats.Metric("m"))
+		},
 	}
 	for name, f := range tests {
 		t.Run(name, func(t *testing.T) {
