@@ -21,6 +21,24 @@ import (
 	"github.com/strakefs/strake/fs/stats"
 )
 
+// registerNames registers what names the host; what the host does not tell is left out.
+func registerNames(ctx context.Context, r *stats.Registry) {
+	info, err := host.InfoWithContext(ctx)
+	if err != nil {
+		return
+	}
+	for _, t := range []struct{ path, help, text string }{
+		{"host.name", "Name of the host.", info.Hostname},
+		{"host.system", "Operating system of the host.", strings.TrimSpace(info.Platform + " " + info.PlatformVersion)},
+		{"host.kernel", "Kernel of the host.", info.KernelVersion},
+		{"host.machine", "Processor architecture of the host.", info.KernelArch},
+	} {
+		if t.text != "" {
+			r.Text(t.path, t.help, func() string { return t.text })
+		}
+	}
+}
+
 // cpuTimes are seconds of all CPUs together since boot.
 type cpuTimes struct{ busy, iowait, all float64 }
 

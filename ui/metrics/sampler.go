@@ -56,6 +56,7 @@ func StartSampler(opts SamplerOptions) (*Sampler, error) {
 		opts: opts, cancel: cancel, done: make(chan struct{}),
 		gauges: map[string]*stats.Gauge{}, counters: map[string]*stats.Counter{}, failing: map[string]string{},
 	}
+	registerNames(ctx, opts.Registry)
 	s.Sample(ctx)
 	go s.run(ctx)
 	return s, nil
