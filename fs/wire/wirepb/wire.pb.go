@@ -2622,7 +2622,9 @@ type SizeReport struct {
 	// valid bits of package attr: which of size and times are meant.
 	Valid uint32 `protobuf:"varint,10,opt,name=valid,proto3" json:"valid,omitempty"`
 	// done says that this client has no handle, mapping, dirty or unanswered write left: it is no writer any more.
-	Done          bool `protobuf:"varint,11,opt,name=done,proto3" json:"done,omitempty"`
+	Done bool `protobuf:"varint,11,opt,name=done,proto3" json:"done,omitempty"`
+	// handle is closed with the report, 0 for none.
+	Handle        uint64 `protobuf:"varint,12,opt,name=handle,proto3" json:"handle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2734,6 +2736,13 @@ func (x *SizeReport) GetDone() bool {
 	return false
 }
 
+func (x *SizeReport) GetHandle() uint64 {
+	if x != nil {
+		return x.Handle
+	}
+	return 0
+}
+
 type CloseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -2802,6 +2811,7 @@ func (x *CloseRequest) GetReport() *SizeReport {
 	return nil
 }
 
+// ReportSizesRequest carries the reports and closes of many files in one request.
 type ReportSizesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reports       []*SizeReport          `protobuf:"bytes,1,rep,name=reports,proto3" json:"reports,omitempty"`
@@ -4462,7 +4472,7 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"XattrReply\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\fR\x05value\x12%\n" +
-	"\x04attr\x18\x02 \x01(\v2\x11.strake.wire.AttrR\x04attr\"\x9f\x02\n" +
+	"\x04attr\x18\x02 \x01(\v2\x11.strake.wire.AttrR\x04attr\"\xb7\x02\n" +
 	"\n" +
 	"SizeReport\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x10\n" +
@@ -4479,7 +4489,8 @@ const file_wire_proto_rawDesc = "" +
 	"setattrGen\x12\x14\n" +
 	"\x05valid\x18\n" +
 	" \x01(\rR\x05valid\x12\x12\n" +
-	"\x04done\x18\v \x01(\bR\x04done\"{\n" +
+	"\x04done\x18\v \x01(\bR\x04done\x12\x16\n" +
+	"\x06handle\x18\f \x01(\x04R\x06handle\"{\n" +
 	"\fCloseRequest\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x10\n" +
 	"\x03oid\x18\x02 \x01(\rR\x03oid\x12\x16\n" +

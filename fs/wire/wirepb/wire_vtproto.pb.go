@@ -2280,6 +2280,11 @@ func (m *SizeReport) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Handle != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Handle))
+		i--
+		dAtA[i] = 0x60
+	}
 	if m.Done {
 		i--
 		if m.Done {
@@ -5846,6 +5851,9 @@ func (m *SizeReport) SizeVT() (n int) {
 	}
 	if m.Done {
 		n += 2
+	}
+	if m.Handle != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Handle))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -12526,6 +12534,25 @@ func (m *SizeReport) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Done = bool(v != 0)
+		case 12:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Handle", wireType)
+			}
+			m.Handle = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Handle |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
