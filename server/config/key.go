@@ -62,7 +62,7 @@ var keys = [...]Key{
 	{Name: KeyLogLevel, Arg: "LEVEL",
 		Help: "debug, info, warn or error (default info)"},
 	{Name: KeyConfig, Arg: "FILE",
-		Help: "configuration file (default " + DefaultFile + " if it exists)"},
+		Help: "configuration file (default " + DefaultFile + " if it exists; none reads no file)"},
 }
 
 // Keys returns all keys, in the order of the help text. The slice is the caller's.
@@ -80,3 +80,6 @@ func lookup(name string) (Key, bool) {
 
 // DefaultFile is read when it exists and no other file is named.
 const DefaultFile = "/etc/strake/strake.yaml"
+
+// NoFile as the value of KeyConfig means that no file is read, the default one neither.
+const NoFile = "none"

@@ -1,0 +1,40 @@
+// Command strake is a parallel file system in one binary: every role of the cluster, the mount, and the tools.
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/strakefs/strake/server/config"
+	"github.com/strakefs/strake/ui/cli"
+)
+
+// version is set by the linker (make build).
+var version string
+
+func main() {
+	os.Exit(cli.Main(cli.Deps{
+		Args:    os.Args,
+		Environ: os.Environ(),
+		Stdin:   os.Stdin,
+		Stdout:  os.Stdout,
+		Stderr:  os.Stderr,
+		Version: version,
+		Start:   start,
+		Tools:   tools(),
+	}))
+}
+
+// tools are the commands beside the node's.
+func tools() []*cobra.Command {
+	return nil
+}
+
+// start starts a node.
+func start(context.Context, config.Config, *slog.Logger) (cli.Node, error) {
+	return nil, errors.New("this build holds no node")
+}

@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"bufio"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/strakefs/strake/server/config"
+)
+
+// serverProcs is the least number of Go processors of a server. A page fault on bbolt's map stops the processor it
+// happens on, so two cores need more than two.
+const serverProcs = 8
+
+// prepareProcess sets what belongs to the process as a whole, before the node's threads start.
+func prepareProcess(cfg config.Config, environ []string, log *slog.Logger) {
+	if cfg.Roles.Servers() && runtime.GOMAXPROCS(0) < serverProcs && !hasEnv(environ, "GOMAXPROCS") {
+		runtime.GOMAXPROCS(serverProcs)
+	}
+	if cfg.Roles.Servers() && len(cfg.Mounts) > 0 {
+		setIOFlusher(log)
+	}
+}
+
+// setIOFlusher marks all threads, and through them those to come, as part of the way to the disk: when the kernel
+// needs memory, it does not wait for them to write back what only they can write back (prctl(2), PR_SET_IO_FLUSHER).
+// It needs CAP_SYS_RESOURCE; without it the process works, and the risk under memory pressure stays.
+func setIOFlusher(log *slog.Logger) {
+	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_IO_FLUSHER, 1, 0, 0, 0, 0)
+	if errno != 0 {
+		log.Debug("PR_SET_IO_FLUSHER is not set", "error", errno)
+	}
+}
+
+// detachMounts takes the mount points off the name space when the node did not. A lazy unmount asks nothing of
+// the file system, so it cannot wait for the process itself.
+func detachMounts(cfg config.Config, log *slog.Logger) {
+	for _, m := range cfg.Mounts {
+		if !isFUSE(m.Dir) {
+			continue
+		}
+		if err := unix.Unmount(m.Dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			log.Error("cannot unmount; run umount -l", "mount", m.Dir, "error", err)
+		}
+	}
+}
+
+// isFUSE reports whether a FUSE file system is mounted right at dir, from the kernel's table alone.
+func isFUSE(dir string) bool {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return false
+	}
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	found := false
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		point, fstype, ok := mountLine(lines.Text())
+		if ok && point == abs {
+			found = fstype == "fuse" || strings.HasPrefix(fstype, "fuse.") // the last one mounted there counts
+		}
+	}
+	return found
+}
+
+// mountLine takes the mount point and the type out of one line of mountinfo (proc(5)): fields up to " - " are
+// optional at the end, and blanks in the mount point are written as octal escapes.
+func mountLine(line string) (point, fstype string, ok bool) {
+	head, tail, ok := strings.Cut(line, " - ")
+	fields, after := strings.Fields(head), strings.Fields(tail)
+	if !ok || len(fields) < 5 || len(after) < 1 {
+		return "", "", false
+	}
+	r := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	return r.Replace(fields[4]), after[0], true
+}
+
+// hasEnv reports whether an environment sets a variable.
+func hasEnv(environ []string, name string) bool { return getEnv(environ, name) != "" }
+
+// getEnv returns a variable's value; the last setting counts.
+func getEnv(environ []string, name string) string {
+	for i := len(environ) - 1; i >= 0; i-- {
+		if v, ok := strings.CutPrefix(environ[i], name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
