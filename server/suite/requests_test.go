@@ -1,0 +1,129 @@
+package suite
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// statsMetric is the counter of the operations that a target has served: lustre_stats_total{op="getxattr",…}.
+var statsMetric = regexp.MustCompile(`^lustre_stats_total\{([^}]*)\}\s+([0-9.e+]+)`)
+
+// requests sums the operations that the servers have served, of one kind (op) or of all. This is the one place that knows
+// how the figures are named.
+func (c *cluster) requests(t testing.TB, op string) int64 {
+	t.Helper()
+	var sum float64
+	found := false
+	for _, n := range c.nodes {
+		if n.http == "" {
+			continue
+		}
+		for _, line := range strings.Split(scrape(t, n.http), "\n") {
+			m := statsMetric.FindStringSubmatch(line)
+			if m == nil {
+				continue
+			}
+			found = true
+			if op == "" || strings.Contains(m[1], `op="`+op+`"`) {
+				v, err := strconv.ParseFloat(m[2], 64)
+				must(t, err)
+				sum += v
+			}
+		}
+	}
+	if !found {
+		t.Fatal("no lustre_stats_total among the metrics of any server")
+	}
+	return int64(sum)
+}
+
+// gauge returns the sum of a metric over its label sets, and whether any node exports it.
+func (c *cluster) gauge(t testing.TB, name string) (sum float64, found bool) {
+	t.Helper()
+	for _, n := range c.nodes {
+		if n.http == "" {
+			continue
+		}
+		for s := bufio.NewScanner(strings.NewReader(scrape(t, n.http))); s.Scan(); {
+			rest, ok := strings.CutPrefix(s.Text(), name)
+			if !ok || (rest[0] != '{' && rest[0] != ' ') {
+				continue
+			}
+			v, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
+			must(t, err)
+			sum, found = sum+v, true
+		}
+	}
+	return sum, found
+}
+
+func scrape(t testing.TB, addr string) string {
+	t.Helper()
+	web := http.Client{Timeout: 10 * time.Second}
+	resp, err := web.Get("http://" + addr + "/metrics")
+	must(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	must(t, err)
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("/metrics of %s: %s", addr, resp.Status)
+	}
+	return string(text)
+}
+
+// TestWritesAskForNoCapability (case 38): the kernel asks for security.capability before every write; no server sees it.
+func TestWritesAskForNoCapability(t *testing.T) {
+	small(t, func(t *testing.T, c *cluster) {
+		c.real(t)
+		path := filepath.Join(c.folder(t), "f")
+		for _, block := range []int{4096, 1 << 20} {
+			f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+			must(t, err)
+			buf := make([]byte, block)
+			before := c.requests(t, "getxattr")
+			for range size(500, 1000) * 4096 / block * min(block/4096, 8) {
+				_, err := f.Write(buf)
+				must(t, err)
+			}
+			must(t, f.Close())
+			if n := c.requests(t, "getxattr") - before; n > 5 {
+				t.Errorf("%d getxattr requests for writes of %d bytes", n, block)
+			}
+		}
+	})
+}
+
+// inodeTableMetric is the number of inodes that the client's process remembers.
+const inodeTableMetric = "lustre_client_inodes"
+
+// TestListingsLeaveNoInodesBehind (case 35): "." and ".." of a listing with attributes take no lookup count.
+func TestListingsLeaveNoInodesBehind(t *testing.T) {
+	small(t, func(t *testing.T, c *cluster) {
+		c.real(t)
+		dir := c.folder(t)
+		if _, found := c.gauge(t, inodeTableMetric); !found {
+			t.Skip("the client exports no " + inodeTableMetric)
+		}
+		drop := func() { must(t, os.WriteFile("/proc/sys/vm/drop_caches", []byte("2"), 0)) }
+		drop()
+		before, _ := c.gauge(t, inodeTableMetric)
+		for range size(20, 100) {
+			shell(t, dir, `mkdir -p a/b/c; touch a/1 a/2 a/b/3 a/b/c/4; ls -laR . > /dev/null; find . > /dev/null; rm -rf a`)
+		}
+		must(t, poll(20*time.Second, func() error {
+			drop()
+			if after, _ := c.gauge(t, inodeTableMetric); after > before+10 {
+				return retry("%v inodes after the cycles, %v before", after, before)
+			}
+			return nil
+		}))
+	})
+}
