@@ -43,6 +43,8 @@ var (
 	ErrNoSpace = errors.New("store: no space left on device")
 	// ErrExists: the object is there already.
 	ErrExists = errors.New("store: exists")
+	// ErrOrder: a replay's number is not above the newest transno.
+	ErrOrder = errors.New("store: replay out of order")
 )
 
 // Device is one local device. All methods may be called at once from many goroutines.
@@ -51,7 +53,7 @@ type Device interface {
 	Objects() Objects
 	// Statfs tells the space of the file system below, the reserve already taken off Avail.
 	Statfs() (Statfs, error)
-	// Err is nil while the device works, else why it stopped.
+	// Err is nil while the device works, else why it stopped; it wraps ErrStopped.
 	Err() error
 	// Close commits what is published, flushes and gives the device back. Waiters get ErrStopped.
 	Close() error
@@ -79,7 +81,8 @@ type KV interface {
 	// Begin returns e's transaction, empty. An Env has one transaction at a time.
 	Begin(e *env.Env) *Tx
 	// Publish gives tx the next transno, writes it into the stamps of tx and makes tx visible. It copies what it keeps,
-	// so tx's keys and values may be reused after. It never waits for the disk. The only error is ErrStopped.
+	// so tx's keys and values may be reused after. It never waits for the disk. It returns ErrStopped, and ErrOrder for
+	// a replay whose number is not above Last; tx has changed nothing then.
 	Publish(tx *Tx) (Transno, error)
 
 	// Last is the newest transno given, or what the device had committed when it was opened.
@@ -91,6 +94,6 @@ type KV interface {
 	// WaitCommitted hastens and waits until n is on disk.
 	WaitCommitted(ctx context.Context, n Transno) error
 	// OnCommitted makes the device call fn after each commit with the new Committed, from the committer's goroutine, in
-	// order. fn must not wait. Call it before the first Publish.
+	// order. fn must not wait. Call it before the first Publish; further calls add functions.
 	OnCommitted(fn func(Transno))
 }
