@@ -1,0 +1,27 @@
+// Package target is what every target does alike: exports, reply slots and the reconstruction of replies, admission,
+// fencing and eviction. The metadata target and the object storage target put their handlers behind it.
+//
+// Words (Lustre Operations Manual, "Lustre File System Recovery"):
+//
+//   - export: the target's side of one client's connection, named by the client's uuid. It outlives connections.
+//   - generation: counts the connects of one export. A request carries the generation it was sent under.
+//   - slot: a numbered place of one export whose last modifying request and reply are kept, so that a request that is
+//     sent again is answered, never run twice.
+//   - last_rcvd: the tables that keep exports and slots across a restart of the target.
+//   - fencing: requests of an older generation are refused once a newer one exists, and those running are waited for.
+//   - eviction: ending the export of a client that went away without saying so.
+//
+// Invariant: of one export, a slot runs one request at a time.
+//
+// Invariant: a slot's record and the change that it answers for are in one transaction: after a crash both are there
+// or neither is.
+//
+// Invariant: when Connect has returned generation g of an export, no request of a generation below g runs or will run.
+//
+// Invariant: after Handler.ExportGone(x) was called nothing of x runs.
+//
+// Lock order: Target.mu, Export.gate, Export.mu, slot.mu. Target.mu and Export.mu are never held across a call of
+// the handler or the device's waiting methods; Export.gate is held, shared, while a request of the export is served.
+//
+// The README beside this file says what happens at each crash point.
+package target

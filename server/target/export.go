@@ -1,0 +1,193 @@
+package target
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
+)
+
+// Export is the target's side of one client. It implements rpc.Session. The exported fields never change once the
+// export is visible, State excepted, which belongs to the handler.
+type Export struct {
+	UUID [16]byte
+	// Kind is one of rpc.KindClient and its like; Peer says who that is, for people.
+	Kind     uint32
+	Peer     string
+	ReadOnly bool
+	// Index numbers the exports of a target; a number is free again when its export has ended.
+	Index uint32
+	// Since is when the client first connected.
+	Since time.Time
+	// Restored says that the export was read from disk when the target started.
+	Restored bool
+	// State is the handler's: opens of an MDT, grants of an OST. Set it in Options.NewExport.
+	State any
+
+	t *Target
+	// gate is held shared by every request that runs, and whole while the generation changes.
+	gate       sync.RWMutex
+	gone       bool          // guarded by gate
+	generation atomic.Uint64 // changes only with gate held whole
+
+	mu    sync.Mutex
+	conns []*rpc.Conn // guarded by mu
+	alone time.Time   // since when there is no connection; guarded by mu
+	slots []*slot     // by number - 1; guarded by mu
+}
+
+// writer reports whether the export can change the file system on behalf of users.
+func (x *Export) writer() bool { return x.Kind == rpc.KindClient && !x.ReadOnly }
+
+// Generation implements rpc.Session.
+func (x *Export) Generation() uint64 { return x.generation.Load() }
+
+// LastCommitted implements rpc.Session.
+func (x *Export) LastCommitted() wire.Transno { return x.t.o.Committed() }
+
+// Connected reports whether the client has a connection now.
+func (x *Export) Connected() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.conns) > 0
+}
+
+// Disconnected implements rpc.Session.
+func (x *Export) Disconnected(conn *rpc.Conn) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i, c := range x.conns {
+		if c == conn {
+			x.conns = append(x.conns[:i], x.conns[i+1:]...)
+			break
+		}
+	}
+	if len(x.conns) == 0 && x.alone.IsZero() {
+		x.alone = time.Now()
+	}
+}
+
+// aloneFor is how long the client has had no connection; 0 while it has one.
+func (x *Export) aloneFor() time.Duration {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.alone.IsZero() {
+		return 0
+	}
+	return time.Since(x.alone)
+}
+
+// reconnect gives the export a new generation, with conn as its only connection, after all that runs has ended; false if
+// the export is gone.
+func (x *Export) reconnect(conn *rpc.Conn) bool {
+	x.cut() // Requests that run notice by their context.
+	x.gate.Lock()
+	defer x.gate.Unlock()
+	if x.gone {
+		return false
+	}
+	x.generation.Add(1)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.conns, x.alone = append(x.conns[:0], conn), time.Time{}
+	return true
+}
+
+// join adds a connection under the present generation.
+func (x *Export) join(conn *rpc.Conn, generation uint64) bool {
+	x.gate.RLock()
+	defer x.gate.RUnlock()
+	if x.gone || x.generation.Load() != generation {
+		return false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.conns) == 0 {
+		return false
+	}
+	x.conns = append(x.conns, conn)
+	return true
+}
+
+// cut closes the export's connections.
+func (x *Export) cut() {
+	x.mu.Lock()
+	conns := append([]*rpc.Conn(nil), x.conns...)
+	x.mu.Unlock()
+	for _, c := range conns {
+		c.Close()
+	}
+}
+
+// finish marks the export ended when nothing of it runs; false if it was ended before.
+func (x *Export) finish() bool {
+	x.gate.Lock()
+	defer x.gate.Unlock()
+	if x.gone {
+		return false
+	}
+	x.gone = true
+	return true
+}
+
+// drain waits until nothing of the export runs.
+func (x *Export) drain() {
+	x.gate.Lock()
+	defer x.gate.Unlock()
+}
+
+// Serve implements rpc.Session.
+func (x *Export) Serve(e *env.Env, c *rpc.Call) error {
+	if err := x.t.serving(); err != nil {
+		return err
+	}
+	switch c.Header.Op {
+	case wire.OpPing:
+		return nil
+	case wire.OpDisconnect:
+		if c.Header.Generation != x.Generation() {
+			return status.NotConnected
+		}
+		x.t.end(x, "disconnected")
+		return nil
+	}
+	x.gate.RLock()
+	defer x.gate.RUnlock()
+	if x.gone || c.Header.Generation != x.generation.Load() {
+		return status.NotConnected
+	}
+	start := time.Now()
+	err := x.run(e, c)
+	x.t.stats.observe(c.Header.Op, time.Since(start), err)
+	if err != nil && !errors.Is(err, rpc.ErrHeld) {
+		return Status(err)
+	}
+	return err
+}
+
+// run serves a request, from its slot if it was run before.
+func (x *Export) run(e *env.Env, c *rpc.Call) error {
+	if !c.Header.Op.Modifies() {
+		return x.t.o.Handler.Serve(e, x, c)
+	}
+	s, err := x.slot(c.Header.Slot)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case c.Header.XID == s.xid && s.xid != 0:
+		s.replay(e, c)
+		return nil
+	case c.Header.XID <= s.xid:
+		return status.Errorf(status.Protocol, "%s: %v with xid %d in slot %d, which is at xid %d",
+			x.t.o.Name, c.Header.Op, c.Header.XID, c.Header.Slot, s.xid)
+	}
+	return x.t.o.Handler.Serve(e, x, c)
+}
