@@ -1,0 +1,2 @@
+// Package lov is one file over many OSCs.
+package lov

@@ -1,0 +1,2 @@
+// Package osc is one OST seen from a client.
+package osc
