@@ -153,7 +153,7 @@ func TestSourcesInOrder(t *testing.T) {
 	}
 	stop := func(context.Context, *slog.Logger) (cli.Node, error) { return nil, errors.New("enough") }
 	r := call([]string{"STRAKE_CONFIG=" + file, "STRAKE_FSNAME=env", "STRAKE_LOG_LEVEL=warn"}, stop, "strake",
-		"--log-level=info")
+		"--log-level=info", "--listen=127.0.0.1:0", "--http=none")
 	if r.cfg.FSName != "env" || r.cfg.LogLevel != slog.LevelInfo || r.cfg.MGSTimeout.Seconds() != 1 ||
 		r.cfg.Targets[0].Dir != "/file" {
 		t.Errorf("%+v", r.cfg)
@@ -166,7 +166,7 @@ func TestFailedStartIsOneLine(t *testing.T) {
 		log.Info("on the way")
 		return nil, errors.New("data folder /d: read-only file system\nremount it")
 	}
-	r := call(nil, start, "strake", "--role=mds", "--data=/d", "--config=none")
+	r := call(nil, start, "strake", "--role=mds", "--data=/d", "--listen=127.0.0.1:0", "--http=none", "--config=none")
 	want := "strake: cannot start: data folder /d: read-only file system remount it\n"
 	if r.status != 1 || r.stderr != want {
 		t.Errorf("status %d, stderr %q", r.status, r.stderr)
@@ -181,7 +181,7 @@ func run(t *testing.T, node *fakeNode, up func()) result {
 		go up()
 		return node, nil
 	}
-	return call(nil, start, "strake", "--role=mds", "--data=/d", "--config=none")
+	return call(nil, start, "strake", "--role=mds", "--data=/d", "--listen=127.0.0.1:0", "--http=none", "--config=none")
 }
 
 func kill(t *testing.T) {
@@ -221,7 +221,7 @@ func TestSignalDuringStart(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	r := call(nil, start, "strake", "--role=mds", "--data=/d", "--config=none")
+	r := call(nil, start, "strake", "--role=mds", "--data=/d", "--listen=127.0.0.1:0", "--http=none", "--config=none")
 	if r.status != 0 {
 		t.Errorf("status %d, stderr %s", r.status, r.stderr)
 	}

@@ -28,6 +28,9 @@ func runNode(ctx context.Context, deps Deps, cfg config.Config) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
+	if err := preflight(cfg); err != nil {
+		return fmt.Errorf("cannot start: %w", err)
+	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	if !signal.Ignored(syscall.SIGHUP) { // nohup and the like stay in force
