@@ -1,0 +1,123 @@
+// Opens the dashboard in a real browser and checks what a person would see. Run by the test
+// of ui/dash: node page.mjs URL PROFILE_DIR [SCREENSHOT_DIR]. It writes "stop" and "start" to
+// stdout to have the server stopped and started again, and exits 0 when all held.
+
+import { strict as assert } from 'node:assert'
+import { chromium } from 'playwright-core'
+
+const [url, profile, shots] = process.argv.slice(2)
+const { origin } = new URL(url)
+const errors = []
+let mayFail = false
+
+const browser = await chromium.launchPersistentContext(profile, {
+  executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+  headless: true,
+  viewport: { width: 1280, height: 900 },
+  args: [
+    '--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
+    '--disable-background-networking', '--disable-component-update', '--disable-sync',
+  ],
+})
+const page = browser.pages()[0] ?? (await browser.newPage())
+page.setDefaultTimeout(15_000)
+page.on('console', (m) => m.type() === 'error' && !mayFail && errors.push(`console: ${m.text()}`))
+page.on('pageerror', (e) => errors.push(`page error: ${e.message}`))
+page.on('request', (r) => {
+  const target = new URL(r.url())
+  if (target.protocol !== 'data:' && target.origin !== origin) errors.push(`request to ${r.url()}`)
+})
+
+const visible = (text) => page.getByText(text).first().waitFor()
+const text = (selector) => page.locator(selector).first().innerText()
+const until = async (what, check) => {
+  for (let i = 0; i < 150; i++) {
+    if (await check()) return
+    await page.waitForTimeout(100)
+  }
+  assert.fail(`not seen in 15 s: ${what}`)
+}
+
+async function shot(name) {
+  if (shots) await page.screenshot({ path: `${shots}/${name}.png`, fullPage: true })
+}
+
+try {
+  await page.goto(url)
+  await visible('All 3 targets are active.')
+  await visible('Live')
+  assert.equal(await page.locator('.targets tbody tr').count(), 3)
+  assert.match(await page.title(), /strake/)
+
+  // A counter that grows is a rate in the headline and in the table of targets, live.
+  const reading = () => text('.cell:has(dt:text-is("Reading")) .figure')
+  await until('a reading rate', async () => (await page.locator('.cell:has(dt:text-is("Reading"))').count()) > 0 && (await reading()) !== '0')
+  const first = await page.locator('.link time').innerText()
+  await until('a later tick', async () => (await page.locator('.link time').innerText()) !== first)
+
+  // The charts have lines, one time axis, and a cursor that the keyboard moves.
+  assert.ok((await page.locator('.chart canvas').count()) >= 5, 'fewer than five charts')
+  if (shots) await page.waitForTimeout(Number(process.env.SHOT_WAIT_MS ?? 0))
+  await page.locator('.plots').focus()
+  await page.keyboard.press('ArrowLeft')
+  await until('the time under the cursor', async () => /at \d\d:\d\d:\d\d/.test(await text('#activity .panel-note')))
+  await page.keyboard.press('Escape')
+  await until('now again', async () => /last five minutes/.test(await text('#activity .panel-note')))
+
+  for (const scheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme: scheme })
+    for (const width of [1280, 800]) {
+      await page.setViewportSize({ width, height: 900 })
+      await page.waitForTimeout(shots ? 1500 : 50)
+      await shot(`${scheme}-${width}`)
+    }
+  }
+  await page.setViewportSize({ width: 420, height: 900 })
+  await until('no sideways scrolling at 420', () =>
+    page.evaluate(() => document.documentElement.scrollWidth <= innerWidth))
+  await shot('dark-420')
+  await page.setViewportSize({ width: 1280, height: 900 })
+  await page.emulateMedia({ colorScheme: 'light' })
+
+  // The raw table: filter by words, by pattern, values that change.
+  await page.locator('.statistics summary').click()
+  await page.locator('#filter').fill('ost0000 read_bytes')
+  await until('one entry', async () => (await page.locator('.raw tbody tr').count()) === 1)
+  const before = await text('.raw tbody td')
+  await until('a changed value', async () => (await text('.raw tbody td')) !== before)
+  await page.locator('#filter').fill('obdfilter.*.read_bytes')
+  await until('two entries', async () => (await page.locator('.raw tbody tr').count()) === 2)
+  await page.locator('#filter').fill('host.')
+  await page.waitForTimeout(50)
+  await shot('statistics')
+  await page.locator('#filter').fill('[')
+  await visible('bad parameter pattern')
+  await page.locator('.statistics summary').click()
+  mayFail = true // the refused pattern is logged by the browser as a failed resource
+  await page.waitForTimeout(100)
+
+  // Trouble is said in words.
+  process.stdout.write('trouble\n')
+  await visible('attention.')
+  await visible('has not reported for')
+  await page.getByText('unreachable').first().waitFor()
+  await page.waitForTimeout(shots ? 1500 : 50)
+  await shot('trouble-light')
+  await page.emulateMedia({ colorScheme: 'dark' })
+  await page.waitForTimeout(shots ? 1500 : 50)
+  await shot('trouble-dark')
+  await page.emulateMedia({ colorScheme: 'light' })
+
+  // A server that goes away and comes back.
+  process.stdout.write('stop\n')
+  await visible('No connection to the server for')
+  await page.waitForTimeout(shots ? 1500 : 50)
+  await shot('lost')
+  process.stdout.write('start\n')
+  await until('live again', async () => /Live/.test(await text('.link')))
+  assert.equal(await page.locator('.banner').count(), 0)
+
+  assert.deepEqual(errors, [])
+} finally {
+  await browser.close()
+}
