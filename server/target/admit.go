@@ -56,7 +56,7 @@ func (t *Target) soleWriterLocked() (dead *Export, err error) {
 		if alone > 0 {
 			return nil, status.Errorf(status.Refused,
 				"%s: %s, connected since %s, went away without unmounting: try again in %v",
-				t.o.Name, h.Peer, h.Since.Format(time.DateTime), (t.o.Grace - alone).Round(time.Second)+time.Second)
+				t.o.Name, h.Peer, h.Since.Format(time.DateTime), (t.o.Grace-alone).Round(time.Second)+time.Second)
 		}
 		return nil, status.Errorf(status.Refused,
 			"%s: mounted read-write by %s since %s: only one read-write mount is admitted; unmount it there, or mount with -o ro",

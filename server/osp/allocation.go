@@ -1,0 +1,228 @@
+package osp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/store"
+)
+
+// Pool is what a metadata target wants of its OSTs. Set implements it.
+type Pool interface {
+	// Allocate chooses OSTs for a new file by its template and reserves one object on each: for the first component,
+	// unless its bytes stay on the MDT; an empty template is layout.Plain of one stripe. It waits only when objects are
+	// not ready, until ctx ends or the wait limit has passed. Call it before any lock. own is for errors. Errors: kind
+	// NoSpace with the reason, Invalid for OSTs that do not exist, ctx's.
+	// Every Allocation ends with Release. tmpl must not change before.
+	Allocate(ctx context.Context, tmpl *layout.Layout, own fid.FID) (*Allocation, error)
+	// Destroy puts into tx what makes the objects of l go once tx is on disk. l may be empty.
+	Destroy(tx *store.Tx, e *env.Env, l *layout.Layout)
+	// Chown puts into tx what gives the objects of l another owner once tx is on disk; all three ids are meant.
+	Chown(tx *store.Tx, e *env.Env, l *layout.Layout, o Owner)
+}
+
+// Allocation is the objects reserved for one new file. It belongs to one goroutine and comes from a pool.
+type Allocation struct {
+	set     *Set
+	tmpl    *layout.Layout
+	stripes []layout.Stripe // of component 0
+	filled  bool
+	chosen  []layout.OSTIndex
+	cands   []Candidate
+}
+
+// Stripes are the objects reserved, in stripe order; empty for a file whose bytes stay on the MDT.
+func (a *Allocation) Stripes() []layout.Stripe { return a.stripes }
+
+// Fill makes l the file's layout: the template with the objects in place, sharing no memory with it and reusing l's
+// slices. It adds the last used ids to tx, with memory of e. After it Release keeps the objects used.
+func (a *Allocation) Fill(l *layout.Layout, tx *store.Tx, e *env.Env) {
+	l.Gen = a.tmpl.Gen
+	comps := l.Components[:cap(l.Components)]
+	for len(comps) < max(len(a.tmpl.Components), 1) {
+		comps = append(comps, layout.Component{})
+	}
+	l.Components = comps[:max(len(a.tmpl.Components), 1)]
+	if a.tmpl.IsZero() {
+		copyComponent(&l.Components[0], &a.set.plain.Components[0])
+	}
+	for i := range a.tmpl.Components {
+		copyComponent(&l.Components[i], &a.tmpl.Components[i])
+	}
+	if len(a.stripes) > 0 {
+		c := &l.Components[0]
+		c.Stripes = append(c.Stripes[:0], a.stripes...)
+		c.StripeCount, c.StripeOffset = uint32(len(a.stripes)), int32(a.stripes[0].OST)
+		c.Flags |= layout.FlagInit
+		c.Wanted = c.Wanted[:0]
+	}
+	for _, s := range a.stripes {
+		addUsed(tx, e, a.set.o.Tables.LastUsed, s)
+	}
+	a.filled = true
+}
+
+func copyComponent(dst, src *layout.Component) {
+	wanted, stripes := append(dst.Wanted[:0], src.Wanted...), dst.Stripes[:0]
+	*dst = *src
+	dst.Wanted, dst.Stripes = wanted, stripes
+	if dst.StripeSize == 0 {
+		dst.StripeSize = layout.StripeSizeDefault
+	}
+}
+
+// Release ends the allocation. Objects that Fill has not put into a layout go back. The Allocation must not be used
+// after it; nil is allowed.
+func (a *Allocation) Release() {
+	if a == nil {
+		return
+	}
+	if !a.filled {
+		a.giveBack()
+	}
+	a.tmpl, a.stripes, a.filled = nil, a.stripes[:0], false
+	a.set.allocations.Put(a)
+}
+
+// Cancel is Release for a transaction that Fill added to and that was not published: the objects go back in any case.
+func (a *Allocation) Cancel() {
+	if a != nil {
+		a.filled = false
+		a.Release()
+	}
+}
+
+func (a *Allocation) giveBack() {
+	for _, s := range a.stripes {
+		if o := a.set.find(s.OST); o != nil {
+			o.putBack(s.Object.ID)
+		}
+	}
+	a.stripes = a.stripes[:0]
+}
+
+// Allocate implements Pool.
+func (s *Set) Allocate(ctx context.Context, tmpl *layout.Layout, own fid.FID) (*Allocation, error) {
+	a, _ := s.allocations.Get().(*Allocation)
+	if a == nil {
+		a = &Allocation{set: s}
+	}
+	a.tmpl = tmpl
+	c := &s.plain.Components[0]
+	if !tmpl.IsZero() {
+		c = &tmpl.Components[0]
+	}
+	if c.Pattern == layout.OnMDT {
+		return a, nil
+	}
+	if err := s.fill(ctx, a, c); err != nil {
+		a.Release()
+		return nil, fmt.Errorf("osp: objects for %v: %w", own, err)
+	}
+	return a, nil
+}
+
+// fill chooses and takes until every stripe has its object.
+func (s *Set) fill(ctx context.Context, a *Allocation, c *layout.Component) error {
+	var limit <-chan time.Time
+	for {
+		changed := s.watch()
+		err := s.try(a, c)
+		if err == nil || s.final(err) {
+			return err
+		}
+		if limit == nil {
+			t := time.NewTimer(s.o.WaitLimit)
+			defer t.Stop()
+			limit = t.C
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for OSTs: %w", ctx.Err())
+		case <-s.ctx.Done():
+			return status.Errorf(status.Stopping, "the target is stopping")
+		case <-limit:
+			if errors.Is(err, errNotReady) {
+				return status.Errorf(status.NoSpace, "OSTs made no objects for %v", s.o.WaitLimit)
+			}
+			return err
+		}
+	}
+}
+
+// final reports whether waiting cannot mend err: everything but objects that are not ready and OSTs that are all down,
+// as they are for a moment when the file system starts.
+func (s *Set) final(err error) bool {
+	if errors.Is(err, errNotReady) {
+		return false
+	}
+	if !errors.Is(err, status.NoSpace) {
+		return true
+	}
+	all := s.list()
+	for _, o := range all {
+		if o.up.Load() || o.deactivated.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// try makes one attempt without waiting. It does not allocate in steady state.
+func (s *Set) try(a *Allocation, c *layout.Component) error {
+	a.cands = a.cands[:0]
+	for _, o := range s.list() {
+		a.cands = append(a.cands, o.candidate())
+	}
+	turn := s.turn.Add(uint64(min(max(c.StripeCount, 1), layout.MaxStripes)))
+	w := Wish{Count: c.StripeCount, Offset: c.StripeOffset, Wanted: c.Wanted, Turn: turn, Random: s.o.Rand()}
+	var err error
+	if a.chosen, err = Choose(a.chosen[:0], a.cands, w); err != nil {
+		return err
+	}
+	for _, index := range a.chosen {
+		id, ok := s.find(index).take()
+		if !ok {
+			a.giveBack()
+			return errNotReady
+		}
+		a.stripes = append(a.stripes, layout.Stripe{OST: index, Object: fid.ObjectID{Group: s.o.Group, ID: id}})
+	}
+	return nil
+}
+
+// Replay takes exactly the objects of a replayed create's layout and adds their ids to tx: they are used from now on.
+// Precondition: RecoveryEnded was not called yet.
+func (s *Set) Replay(tx *store.Tx, e *env.Env, l *layout.Layout) {
+	each(l, func(st layout.Stripe) {
+		if o := s.find(st.OST); o != nil {
+			o.used(st.Object.ID)
+		}
+		addUsed(tx, e, s.o.Tables.LastUsed, st)
+	})
+}
+
+// Destroy implements Pool.
+func (s *Set) Destroy(tx *store.Tx, e *env.Env, l *layout.Layout) {
+	each(l, func(st layout.Stripe) { addDestroy(tx, e, s.o.Tables.Destroy, st) })
+}
+
+// Chown implements Pool.
+func (s *Set) Chown(tx *store.Tx, e *env.Env, l *layout.Layout, o Owner) {
+	each(l, func(st layout.Stripe) { addSetattr(tx, e, s.o.Tables.Setattr, st, o) })
+}
+
+func each(l *layout.Layout, fn func(layout.Stripe)) {
+	for i := range l.Components {
+		for _, st := range l.Components[i].Stripes {
+			fn(st)
+		}
+	}
+}

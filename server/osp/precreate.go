@@ -1,0 +1,164 @@
+package osp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+)
+
+// candidate is the OST as Choose sees it now.
+func (o *OSP) candidate() Candidate {
+	c := Candidate{Index: o.index, Up: o.up.Load(), Full: o.full.Load(), Deactivated: o.deactivated.Load()}
+	if s := o.space.Load(); s != nil {
+		c.AvailBytes = s.AvailBytes
+	}
+	o.mu.Lock()
+	c.Ready = o.readyLocked()
+	if c.Ready == 0 && !o.dry {
+		o.dry = true
+		wake(o.createWake)
+	}
+	o.mu.Unlock()
+	return c
+}
+
+func (o *OSP) readyLocked() int { return int(o.last+1-o.cursor) + len(o.freed) }
+
+// take hands out one object id; false if none is ready.
+func (o *OSP) take() (uint64, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var id uint64
+	switch {
+	case len(o.freed) > 0:
+		id = o.freed[len(o.freed)-1]
+		o.freed = o.freed[:len(o.freed)-1]
+	case o.cursor <= o.last:
+		id = o.cursor
+		o.cursor++
+	default:
+		return 0, false
+	}
+	o.top = max(o.top, id)
+	if uint64(o.readyLocked()) < o.batch/2 {
+		wake(o.createWake)
+	}
+	return id, true
+}
+
+// putBack makes an id that was not used available again.
+func (o *OSP) putBack(id uint64) {
+	o.mu.Lock()
+	o.freed = append(o.freed, id)
+	o.mu.Unlock()
+	o.set.notify()
+}
+
+// used notes an id that a replay uses.
+func (o *OSP) used(id uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.top = max(o.top, id)
+}
+
+// createLoop keeps objects ready. It begins when recovery has ended, with the orphans.
+func (o *OSP) createLoop() {
+	select {
+	case <-o.set.recovered:
+	case <-o.set.ctx.Done():
+		return
+	}
+	cleaned := false
+	for {
+		var err error
+		if !cleaned {
+			if err = o.cleanOrphans(o.set.ctx); err == nil {
+				cleaned = true
+			}
+		}
+		for cleaned && err == nil && o.low() {
+			err = o.refill(o.set.ctx)
+		}
+		if o.set.ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			o.refused(err)
+			o.set.o.Log.Warn("making objects ahead", "ost", o.name, "err", err)
+			if !o.pause(retryEvery) {
+				return
+			}
+			continue
+		}
+		select {
+		case <-o.createWake:
+		case <-o.set.ctx.Done():
+			return
+		}
+	}
+}
+
+// low reports whether it is time to make more objects.
+func (o *OSP) low() bool {
+	if o.full.Load() || o.deactivated.Load() {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return uint64(o.readyLocked()) <= o.batch/2
+}
+
+// cleanOrphans makes the OST destroy what nobody owns, and begins the pool behind the last id that it ever made.
+func (o *OSP) cleanOrphans(ctx context.Context) error {
+	o.mu.Lock()
+	used := o.top
+	o.mu.Unlock()
+	last, err := o.precreate(ctx, &wirepb.PrecreateRequest{Group: o.set.o.Group, Orphans: true, Used: used})
+	if err != nil {
+		return fmt.Errorf("orphans above %d: %w", used, err)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.last = max(last, used)
+	o.cursor = o.last + 1
+	return nil
+}
+
+// refill makes one batch more. The batch doubles when it was nearly used up before the OST, though it did what it was
+// asked, had the next one ready.
+func (o *OSP) refill(ctx context.Context) error {
+	o.mu.Lock()
+	batch, upto := o.batch, o.last+o.batch
+	o.mu.Unlock()
+	last, err := o.precreate(ctx, &wirepb.PrecreateRequest{Group: o.set.o.Group, Upto: upto})
+	if err != nil {
+		return fmt.Errorf("objects up to %d: %w", upto, err)
+	}
+	o.mu.Lock()
+	if last <= o.last {
+		was := o.last
+		o.mu.Unlock()
+		return status.Errorf(status.Protocol, "the OST was asked for objects up to %d, has %d, and answers %d", upto, was, last)
+	}
+	if uint64(o.readyLocked()) < batch/4 {
+		o.batch = min(2*batch, o.set.o.CreateMax)
+	}
+	o.last, o.dry = last, false
+	o.mu.Unlock()
+	o.set.notify()
+	return nil
+}
+
+func (o *OSP) precreate(ctx context.Context, m *wirepb.PrecreateRequest) (uint64, error) {
+	reply := &wirepb.PrecreateReply{}
+	err := o.remote.Do(ctx, &rpc.Request{Op: wire.OpPrecreate, Body: m, Reply: reply})
+	if errors.Is(err, context.Canceled) {
+		return 0, err
+	}
+	return reply.Last, err
+}
