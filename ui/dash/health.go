@@ -2,6 +2,7 @@ package dash
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -26,7 +27,7 @@ type finding struct {
 	Remedy  string `json:"remedy"`
 }
 
-// remedies says what to do about a state.
+// remedy says what to do about a state.
 func remedy(state string) string {
 	switch state {
 	case StateStarting:
@@ -50,7 +51,11 @@ func remedy(state string) string {
 // judge makes the answer from the targets and nodes of an overview.
 func judge(o *overview) health {
 	h := health{Tone: toneOK, Findings: []finding{}}
+	bad, trouble, idle := 0, 0, 0
 	for i := range o.Targets {
+		if o.Targets[i].Tone == toneIdle {
+			idle++
+		}
 		h.Findings = append(h.Findings, judgeTarget(&o.Targets[i])...)
 	}
 	for _, n := range o.Nodes {
@@ -59,7 +64,6 @@ func judge(o *overview) health {
 				fmt.Sprintf("has not reported for %s", words(n.AgeMs)), remedy(StateUnreachable)})
 		}
 	}
-	bad, trouble := 0, 0
 	for _, f := range h.Findings {
 		switch f.Tone {
 		case toneBad:
@@ -68,21 +72,31 @@ func judge(o *overview) health {
 			trouble++
 		}
 	}
+	slices.SortStableFunc(h.Findings, func(a, b finding) int { return severity(b.Tone) - severity(a.Tone) })
 	switch {
 	case len(o.Targets) == 0:
 		h.Tone, h.Title = toneIdle, "No target has registered yet."
+	case len(h.Findings) == 1:
+		h.Tone, h.Title = h.Findings[0].Tone, h.Findings[0].Subject+" "+h.Findings[0].Title+"."
 	case bad > 0:
 		h.Tone, h.Title = toneBad, count(bad+trouble, "thing needs", "things need")+" attention."
 	case trouble > 0:
 		h.Tone, h.Title = toneWarn, count(trouble, "thing needs", "things need")+" attention."
 	case len(h.Findings) > 0:
 		h.Tone, h.Title = toneBusy, "Working, with "+count(len(h.Findings), "target", "targets")+" not ready yet."
+	case idle > 0:
+		h.Title = fmt.Sprintf("%d of %s active, the others are taken out.", len(o.Targets)-idle, count(len(o.Targets), "target is", "targets are"))
 	case len(o.Targets) == 1:
 		h.Title = "The only target is active."
 	default:
 		h.Title = fmt.Sprintf("All %d targets are active.", len(o.Targets))
 	}
 	return h
+}
+
+// severity orders findings.
+func severity(tone string) int {
+	return slices.Index([]string{toneOK, toneIdle, toneBusy, toneWarn, toneBad}, tone)
 }
 
 func judgeTarget(t *targetView) []finding {
@@ -99,7 +113,7 @@ func judgeTarget(t *targetView) []finding {
 		found = append(found, finding{t.Tone, t.Name, title, remedy(t.State)})
 	}
 	if t.Space != nil && t.State != StateFull {
-		used := 100 - float64(t.Space.AvailBytes)/float64(t.Space.TotalBytes)*100
+		used := t.Space.usedPercent()
 		if tone := fullTone(used); tone != toneOK {
 			found = append(found, finding{tone, t.Name, fmt.Sprintf("is %.0f %% full", used), remedy(StateFull)})
 		}

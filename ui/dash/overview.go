@@ -26,6 +26,15 @@ type space struct {
 	AvailBytes uint64 `json:"availBytes"`
 }
 
+// usedPercent is how full, as df counts it: what is reserved is neither used nor available.
+func (s *space) usedPercent() float64 {
+	used := s.TotalBytes - s.FreeBytes
+	if used == 0 {
+		return 0
+	}
+	return 100 * float64(used) / float64(used+s.AvailBytes)
+}
+
 type inodes struct {
 	Total uint64 `json:"total"`
 	Free  uint64 `json:"free"`

@@ -145,7 +145,8 @@ func (w *world) view(context.Context) (dash.ClusterView, error) {
 		v.Targets[0].Reason = "2 of 3 clients have come back, 21 s left"
 		v.Targets[1].Age = 95 * time.Second
 		v.Targets[2].State = dash.StateUnreachable
-		v.Targets[2].AvailBytes = 5 << 30
+		v.Targets[2].FreeBytes = 5 << 30
+		v.Targets[2].AvailBytes = 5<<30 - 1<<28
 	}
 	return v, nil
 }

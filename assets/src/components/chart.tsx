@@ -54,15 +54,18 @@ function options(p: () => ChartProps, width: number): uPlot.Options {
     },
     axes: [
       {
-        show: withTimes,
-        size: timesHeight,
+        size: withTimes ? timesHeight : 0,
         stroke: ink,
         font,
         gap: 6,
         space: 90,
         grid: { stroke: grid, width: 1 },
         ticks: { show: false },
-        values: (_, ticks) => ticks.map((t) => clock(t * 1000).slice(0, t % 60 === 0 ? 5 : 8)),
+        values: (u, ticks) => {
+          const length = ticks.some((t) => t % 60 !== 0) ? 8 : 5
+          // A label that would be cut at the left edge is left out.
+          return ticks.map((t) => (withTimes && u.valToPos(t, 'x') > 26 ? clock(t * 1000).slice(0, length) : ''))
+        },
       },
       {
         side: 1,
@@ -73,7 +76,8 @@ function options(p: () => ChartProps, width: number): uPlot.Options {
         grid: { stroke: grid, width: 1 },
         ticks: { show: false },
         splits: (_, __, min, max) => [min, (min + max) / 2, max],
-        values: (_, ticks) => ticks.map((v, i) => (i === 1 ? '' : p().label(v))),
+        // The baseline is 0 on every chart, so only the top is labelled.
+        values: (_, ticks) => ticks.map((v, i) => (i === 2 ? p().label(v) : '')),
       },
     ],
     series: [

@@ -40,6 +40,12 @@ export function count(v: number): string {
   return three(v) + decimal[i]!
 }
 
+/** How full, as df counts it: what is reserved is neither used nor left. */
+export function fullness(space: { totalBytes: number; freeBytes: number; availBytes: number }): number {
+  const used = space.totalBytes - space.freeBytes
+  return used === 0 ? 0 : used / (used + space.availBytes)
+}
+
 export function perSecond(v: number): string {
   return (v < 99.95 && v !== Math.round(v) ? v.toFixed(1) : count(v)) + ' /s'
 }

@@ -2,11 +2,13 @@ import { useCallback, useRef, useState } from 'preact/hooks'
 import { Chart, moveCursor } from '../../components/chart'
 import { Panel } from '../../components/panel'
 import { live } from '../../lib/feed'
-import { bytes, clock, count, percent, perSecond, plural, rate } from '../../lib/format'
+import { age, bytes, clock, count, percent, perSecond, plural, rate } from '../../lib/format'
 import { useStore } from '../../lib/store'
 import type { Host, Past } from '../../lib/types'
 
-const windowSec = 300
+/** The time axis grows with what is known, between these. */
+const leastSec = 60
+const mostSec = 300
 const group = 'overview'
 
 interface Row {
@@ -72,7 +74,8 @@ export function Activity() {
       </Panel>
     )
   }
-  const start = Math.max(0, past.t.findIndex((t) => t >= last - windowSec * 1000))
+  const spanSec = Math.min(Math.max((last - past.t[0]!) / 1000, leastSec), mostSec)
+  const start = Math.max(0, past.t.findIndex((t) => t >= last - spanSec * 1000))
   const times = past.t.slice(start).map((t) => t / 1000)
   const at = cursor !== null && cursor < times.length ? cursor : times.length - 1
   const onKey = (e: KeyboardEvent): void => {
@@ -84,12 +87,12 @@ export function Activity() {
   }
   const onTargets = measured(perTargetRows, past)
   const onHost = measured(hostRows(host), past)
-  const shared = { past, start, times, at, onCursor, to: last / 1000 }
+  const shared = { past, start, times, at, onCursor, from: last / 1000 - spanSec, to: last / 1000 }
   return (
     <Panel
       id="activity"
       title="Activity"
-      note={cursor === null ? 'last five minutes, every second' : <span class="num">at {clock(times[at]! * 1000)}</span>}
+      note={cursor === null ? <span class="num">last {age(spanSec * 1000)}, every second</span> : <span class="num">at {clock(times[at]! * 1000)}</span>}
       json="/api/v1/host"
     >
       <div class="plots" tabIndex={0} role="group" aria-label="Figures over time. Left and right arrow move through time, Escape returns to now." onKeyDown={onKey} onBlur={() => moveCursor(group, null)}>
@@ -113,12 +116,13 @@ interface PlotRowProps {
   start: number
   times: number[]
   at: number
+  from: number
   to: number
   withTimes: boolean
   onCursor: (i: number | null) => void
 }
 
-function PlotRow({ row, past, start, times, at, to, withTimes, onCursor }: PlotRowProps) {
+function PlotRow({ row, past, start, times, at, from, to, withTimes, onCursor }: PlotRowProps) {
   const columns = row.lines.map((l) => past.v[past.keys.indexOf(l.key)]!.slice(start))
   return (
     <div class="plot-row">
@@ -138,7 +142,7 @@ function PlotRow({ row, past, start, times, at, to, withTimes, onCursor }: PlotR
           )
         })}
       </div>
-      <Chart times={times} lines={columns} from={to - windowSec} to={to} top={row.top} label={row.say === perSecond ? (v) => count(v) + ' /s' : row.say} group={group} withTimes={withTimes} onCursor={onCursor} />
+      <Chart times={times} lines={columns} from={from} to={to} top={row.top} label={row.say === perSecond ? (v) => count(v) + ' /s' : row.say} group={group} withTimes={withTimes} onCursor={onCursor} />
     </div>
   )
 }

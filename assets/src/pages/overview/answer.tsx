@@ -1,8 +1,9 @@
 import type { ComponentChildren } from 'preact'
 import { Bar } from '../../components/bar'
+import { Spark } from '../../components/spark'
 import { Glyph } from '../../components/status'
 import { live } from '../../lib/feed'
-import { bytesParts, count, percent, plural, rateParts } from '../../lib/format'
+import { bytes, bytesParts, count, fullness, plural, rateParts } from '../../lib/format'
 import { useStore } from '../../lib/store'
 import type { Finding, Overview, Past } from '../../lib/types'
 
@@ -57,53 +58,60 @@ function FindingRow({ finding: f }: { finding: Finding }) {
   )
 }
 
-/** The last value of a series, undefined when it was not measured. */
-export function latest(past: Past | null, key: string): number | undefined {
-  const column = past?.v[past.keys.indexOf(key)]
-  return column?.[column.length - 1] ?? undefined
-}
+/** Points that a spark shows, once there are as many. */
+const leastPoints = 60
+const mostPoints = 120
 
 function Headline({ overview: o, past }: { overview: Overview; past: Past | null }) {
   const cells: ComponentChildren[] = []
   if (o.space && o.space.totalBytes > 0) {
-    const used = o.space.totalBytes - o.space.freeBytes
-    const share = 1 - o.space.availBytes / o.space.totalBytes
+    const { totalBytes, freeBytes, availBytes } = o.space
     cells.push(
-      <Cell name="Space used" wide figure={bytesParts(used)} note={`of ${bytesParts(o.space.totalBytes).join(' ')}, ${bytesParts(o.space.availBytes).join(' ')} available`}>
-        <Bar share={share} />
+      <Cell name="Space used" wide figure={bytesParts(totalBytes - freeBytes)} note={`of ${bytes(totalBytes)}, ${bytes(availBytes)} left`}>
+        <Bar share={fullness(o.space)} />
       </Cell>,
     )
   }
   if (o.files && o.files.total > 0) {
     const used = o.files.total - o.files.free
     cells.push(
-      <Cell name="Inodes used" figure={[count(used), '']} note={`of ${count(o.files.total)}, ${percent(used / o.files.total)}`}>
+      <Cell name="Inodes used" figure={[count(used), '']} note={`of ${count(o.files.total)}`}>
         <Bar share={used / o.files.total} />
       </Cell>,
     )
   }
-  const read = latest(past, 'read')
-  const write = latest(past, 'write')
-  const ops = latest(past, 'ops')
-  const clients = latest(past, 'clients')
-  if (read !== undefined) cells.push(<Cell name="Reading" figure={rateParts(read)} note="from storage targets" />)
-  if (write !== undefined) cells.push(<Cell name="Writing" figure={rateParts(write)} note="to storage targets" />)
-  if (ops !== undefined) cells.push(<Cell name="Metadata" figure={[count(ops), '/s']} note="operations" />)
-  if (clients !== undefined) cells.push(<Cell name="Clients" figure={[count(clients), '']} note="connected" />)
+  const series: [string, string, (v: number) => [string, string]][] = [
+    ['read', 'Reading', rateParts],
+    ['write', 'Writing', rateParts],
+    ['ops', 'Metadata', (v) => [count(v), 'op/s']],
+    ['clients', 'Clients', (v) => [count(v), '']],
+  ]
+  for (const [key, name, parts] of series) {
+    const column = past?.v[past.keys.indexOf(key)] ?? []
+    const v = column[column.length - 1]
+    if (v == null) continue
+    cells.push(
+      <Cell name={name} figure={parts(v)}>
+        <Spark values={column.slice(-mostPoints)} length={Math.min(Math.max(column.length, leastPoints), mostPoints)} />
+      </Cell>,
+    )
+  }
   if (cells.length === 0) return null
   return <dl class="headline">{cells}</dl>
 }
 
-function Cell(props: { name: string; figure: [string, string]; note: string; wide?: boolean; children?: ComponentChildren }) {
+function Cell(props: { name: string; figure: [string, string]; note?: string; wide?: boolean; children: ComponentChildren }) {
   return (
     <div class={props.wide ? 'cell cell-wide' : 'cell'}>
       <dt>{props.name}</dt>
       <dd>
-        <span class="figure num">{props.figure[0]}</span>
-        {props.figure[1] && <span class="unit"> {props.figure[1]}</span>}
-        <span class="cell-note num">{props.note}</span>
-        {props.children}
+        <span class="amount">
+          <span class="figure num">{props.figure[0]}</span>
+          {props.figure[1] && <span class="unit"> {props.figure[1]}</span>}
+        </span>
+        {props.note && <span class="cell-note num">{props.note}</span>}
       </dd>
+      <dd class="cell-foot">{props.children}</dd>
     </div>
   )
 }

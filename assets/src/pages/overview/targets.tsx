@@ -3,7 +3,7 @@ import { Panel } from '../../components/panel'
 import { Status } from '../../components/status'
 import { now } from '../../lib/clock'
 import { live } from '../../lib/feed'
-import { age, bytes, count, percent, rate } from '../../lib/format'
+import { age, bytes, count, fullness, percent, rate } from '../../lib/format'
 import { useStore } from '../../lib/store'
 import type { Target } from '../../lib/types'
 
@@ -31,10 +31,8 @@ export function Targets() {
               <th scope="col">State</th>
               <th scope="col">Target</th>
               <th scope="col" class="col-space">Space</th>
-              <th scope="col" class="right">Available</th>
               <th scope="col" class="col-inodes">Inodes</th>
-              {traffic && <th scope="col" class="right col-rate">Read</th>}
-              {traffic && <th scope="col" class="right col-rate">Write</th>}
+              {traffic && <th scope="col" class="right col-traffic">Traffic</th>}
             </tr>
           </thead>
           <tbody>
@@ -60,35 +58,51 @@ function TargetRow({ target: t, traffic, serverNow }: { target: Target; traffic:
         <span class="name">{t.name}</span>
         <span class="second num">{t.address ?? 'address not known'}</span>
       </th>
-      <SpaceCells target={t} />
-      <td>
+      <td class="cell-space">
+        <SpaceUse target={t} />
+      </td>
+      <td class="cell-inodes">
         {t.inodes && (
           <>
             <Bar share={1 - t.inodes.free / t.inodes.total} />
             <span class="second num">
               {count(t.inodes.total - t.inodes.free)} of {count(t.inodes.total)}
+              <span class="on-narrow"> inodes</span>
             </span>
           </>
         )}
       </td>
-      {traffic && <td class="right num">{t.readPerSec !== undefined && rate(t.readPerSec)}</td>}
-      {traffic && <td class="right num">{t.writePerSec !== undefined && rate(t.writePerSec)}</td>}
+      {traffic && <TrafficCell target={t} />}
     </tr>
   )
 }
 
-function SpaceCells({ target: { space } }: { target: Target }) {
-  if (!space) return <td colSpan={2} class="muted">not measured yet</td>
-  const share = 1 - space.availBytes / space.totalBytes
+function SpaceUse({ target: { space } }: { target: Target }) {
+  if (!space) return <span class="muted">not measured yet</span>
+  const share = fullness(space)
   return (
     <>
-      <td>
-        <Bar share={share} />
-        <span class="second num">
-          {bytes(space.totalBytes - space.freeBytes)} of {bytes(space.totalBytes)}, {percent(share)} full
+      <Bar share={share} />
+      <span class="second num space-words">
+        <span>
+          {bytes(space.totalBytes - space.freeBytes)} of {bytes(space.totalBytes)}, {percent(share)}
         </span>
-      </td>
-      <td class="right num">{bytes(space.availBytes)}</td>
+        <span class="space-left">{bytes(space.availBytes)} left</span>
+      </span>
     </>
+  )
+}
+
+function TrafficCell({ target: t }: { target: Target }) {
+  if (t.readPerSec === undefined || t.writePerSec === undefined) return <td class="cell-traffic" />
+  return (
+    <td class="right num cell-traffic">
+      <span class="traffic">
+        {rate(t.readPerSec)} <i>read</i>
+      </span>
+      <span class="traffic">
+        {rate(t.writePerSec)} <i>written</i>
+      </span>
+    </td>
   )
 }

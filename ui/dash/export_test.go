@@ -1,0 +1,4 @@
+package dash
+
+// MaxSubscribers is the bound of the live feed.
+const MaxSubscribers = maxSubscribers
