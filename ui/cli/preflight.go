@@ -33,11 +33,12 @@ func preflight(cfg config.Config) error {
 	return checkPort("dashboard", config.KeyHTTP, cfg.HTTP)
 }
 
-// checkMountPoint holds that a folder is there and nothing of FUSE is mounted on it. It asks the kernel's table first:
+// checkMountPoint holds that a folder is there and nothing is mounted on it. It asks the kernel's table first:
 // a dead mount answers stat with an error, and a hanging one not at all.
 func checkMountPoint(dir string) error {
-	if isFUSE(dir) {
-		return fmt.Errorf("mount point %s: busy, a FUSE file system is mounted there; unmount it first: umount %s", dir, dir)
+	if fstype := mountedAt(dir); fstype != "" {
+		return fmt.Errorf("mount point %s: busy, a file system (%s) is mounted there; unmount it (umount %s), "+
+			"or give a folder below it", dir, fstype, dir)
 	}
 	info, err := os.Stat(dir)
 	switch {

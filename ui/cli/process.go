@@ -51,22 +51,29 @@ func detachMounts(cfg config.Config, log *slog.Logger) {
 	}
 }
 
-// isFUSE reports whether a FUSE file system is mounted right at dir, from the kernel's table alone.
+// isFUSE reports whether a FUSE file system is mounted right at dir.
 func isFUSE(dir string) bool {
+	fstype := mountedAt(dir)
+	return fstype == "fuse" || strings.HasPrefix(fstype, "fuse.")
+}
+
+// mountedAt returns the type of the file system that is mounted right at dir, from the kernel's table alone; empty if
+// there is none.
+func mountedAt(dir string) string {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
-		return false
+		return ""
 	}
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
-		return false
+		return ""
 	}
 	defer f.Close()
-	found := false
+	found := ""
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		point, fstype, ok := mountLine(lines.Text())
 		if ok && point == abs {
-			found = fstype == "fuse" || strings.HasPrefix(fstype, "fuse.") // the last one mounted there counts
+			found = fstype // the last one mounted there is the one that is seen
 		}
 	}
 	return found
