@@ -65,6 +65,7 @@ type Entry struct {
 	// Labels of the metric, sorted by name, without "__name__". Shared: do not change.
 	Labels []Label
 
+	slashed   string // Path with slashes, for path.Match
 	counter   *Counter
 	gauge     *Gauge
 	histogram *Histogram

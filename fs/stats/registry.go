@@ -79,6 +79,7 @@ func (r *Registry) register(e *Entry, labels []Label) *Entry {
 	if !validPath(e.Path) {
 		panic(fmt.Sprintf("stats: malformed path %q", e.Path))
 	}
+	e.slashed = strings.ReplaceAll(e.Path, ".", "/")
 	e.Metric, e.Labels = metricOf(e, labels)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -218,7 +219,7 @@ func (r *Registry) Walk(pattern string, fn func(Entry) error) error {
 		return fmt.Errorf("stats: %w", err)
 	}
 	for _, e := range r.snapshot() {
-		if !p.match(strings.ReplaceAll(e.Path, ".", "/")) {
+		if !p.match(e.slashed) {
 			continue
 		}
 		if err := fn(*e); err != nil {
