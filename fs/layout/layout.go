@@ -42,6 +42,7 @@ const (
 	MaxStripes        = 2000
 	MaxComponents     = 32
 	MaxPoolName       = 15
+	MaxObjectSize     = 16<<40 - 4096
 	// CountAll as a StripeCount means one stripe on every OST.
 	CountAll = ^uint32(0)
 	// OffsetAny as a StripeOffset leaves the first OST to the MDT.

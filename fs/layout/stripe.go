@@ -85,3 +85,16 @@ func (c *Component) ObjectExtent(s StripeIndex, e extent.Extent) extent.Extent {
 	}
 	return out
 }
+
+// MaxSize is the largest file size that the layout's objects can hold.
+func (l *Layout) MaxSize() uint64 {
+	if len(l.Components) == 0 {
+		return MaxObjectSize
+	}
+	c := &l.Components[len(l.Components)-1]
+	if c.StripeSize == 0 {
+		return MaxObjectSize
+	}
+	n := uint64(max(len(c.Stripes), 1))
+	return min(uint64(MaxObjectSize)/c.StripeSize*c.StripeSize*n, 1<<63-1)
+}

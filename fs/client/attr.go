@@ -1,0 +1,183 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/lov"
+	"github.com/strakefs/strake/fs/mdc"
+	"github.com/strakefs/strake/fs/status"
+)
+
+// Getattr fetches an inode's attributes, the size from whoever knows it.
+func (c *Client) Getattr(ctx context.Context, who *mdc.Caller, f fid.FID, a *attr.Attr) error {
+	e := c.entry()
+	defer c.putEntry(e)
+	in := c.find(f.Ino())
+	if in != nil {
+		defer c.put(in)
+	}
+	if err := c.mdc.Getattr(ctx, who, f, e); err != nil {
+		return err
+	}
+	return c.fill(ctx, e, in, a)
+}
+
+// fill completes an entry's attributes: from the inode in use (found before the request was sent, so that a report that
+// was answered meanwhile is not missed), else from the OSTs if the MDT does not know the size.
+func (c *Client) fill(ctx context.Context, e *mdc.Entry, in *inode, a *attr.Attr) error {
+	*a = e.Attr
+	if in != nil {
+		in.complete(a)
+	}
+	if !a.IsFile() || a.SizeValid || len(e.Layout) == 0 {
+		return nil
+	}
+	if in == nil {
+		if in = c.find(a.FID.Ino()); in != nil {
+			in.complete(a)
+			c.put(in)
+			if a.SizeValid {
+				return nil
+			}
+		}
+	}
+	return c.glimpse(ctx, e, a)
+}
+
+// glimpse asks the OSTs for a file's size.
+func (c *Client) glimpse(ctx context.Context, e *mdc.Entry, a *attr.Attr) error {
+	file, err := c.openData(e)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	s, err := file.Glimpse(ctx)
+	if err != nil {
+		return fmt.Errorf("client: size of %v: %w", a.FID, err)
+	}
+	a.Size, a.Blocks = s.Size, s.Blocks
+	if s.Mtime.Compare(a.Mtime) > 0 {
+		a.Mtime = s.Mtime
+		a.Ctime = a.Ctime.Later(s.Mtime)
+	}
+	return nil
+}
+
+// Setattr changes attributes. h is the handle it goes through, nil for none.
+func (c *Client) Setattr(ctx context.Context, who *mdc.Caller, f fid.FID, valid attr.Valid, want *attr.Attr, h *Handle, a *attr.Attr) error {
+	if c.opts.ReadOnly {
+		return status.ReadOnly
+	}
+	if valid.Has(attr.ValidSize) && want.Size > attr.SizeMax {
+		return status.FileTooBig
+	}
+	e := c.entry()
+	defer c.putEntry(e)
+	var handle uint64
+	if h != nil {
+		handle = h.id
+		if h.write {
+			valid |= attr.ValidOpenHandle
+		}
+	}
+	var in *inode
+	if valid.Has(attr.ValidSize) {
+		in = c.get(f)
+		in.mu.Lock()
+		// The MDT will count this mount as a writer; the mark keeps the report of another handle from ending that.
+		in.handles++
+		in.mu.Unlock()
+		defer c.releaseTruncate(in)
+		if err := c.checkSize(ctx, who, in, want.Size); err != nil {
+			return err
+		}
+	} else if in = c.find(f.Ino()); in != nil {
+		defer c.put(in)
+	}
+	if err := c.mdc.Setattr(ctx, who, f, valid, want, handle, e); err != nil {
+		return err
+	}
+	defer c.changes.mark(f.Ino())
+	if in != nil {
+		in.follow(e, valid)
+	}
+	if valid.Has(attr.ValidSize) {
+		in.mu.Lock()
+		in.writer = true
+		in.mu.Unlock()
+		if err := in.attach(ctx, e); err != nil {
+			return err
+		}
+		if err := c.truncateData(ctx, in, want.Size); err != nil {
+			return err
+		}
+	}
+	return c.fill(ctx, e, in, a)
+}
+
+// follow takes over what a setattr has changed.
+func (in *inode) follow(e *mdc.Entry, valid attr.Valid) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.last = e.Attr
+	if e.Attr.SetattrGen > in.gen {
+		in.gen = e.Attr.SetattrGen
+		in.hasMtime = in.hasMtime && !valid.Any(attr.ValidMtime|attr.ValidMtimeNow)
+		in.hasAtime = in.hasAtime && !valid.Any(attr.ValidAtime|attr.ValidAtimeNow)
+	}
+	if in.file != nil && valid.Any(attr.ValidUID|attr.ValidGID|attr.ValidProjID) {
+		in.file.Chown(lov.Owner{UID: e.Attr.UID, GID: e.Attr.GID, Project: e.Attr.ProjID})
+	}
+}
+
+// checkSize refuses a size that the file's layout cannot hold, before anything is changed.
+func (c *Client) checkSize(ctx context.Context, who *mdc.Caller, in *inode, size uint64) error {
+	if size <= layout.MaxObjectSize/2 {
+		return nil
+	}
+	e := c.entry()
+	defer c.putEntry(e)
+	if err := c.mdc.Getattr(ctx, who, in.fid, e); err != nil {
+		return err
+	}
+	var l layout.Layout
+	if err := l.Decode(e.Layout); err != nil {
+		return fmt.Errorf("client: layout of %v: %w", in.fid, err)
+	}
+	if e.Attr.IsFile() && size > l.MaxSize() {
+		return status.FileTooBig
+	}
+	return nil
+}
+
+// truncateData cuts or extends the data and notes the change.
+func (c *Client) truncateData(ctx context.Context, in *inode, size uint64) error {
+	in.io.Lock()
+	defer in.io.Unlock()
+	t := now()
+	if err := in.file.Truncate(ctx, size, t); err != nil {
+		return fmt.Errorf("client: truncate of %v: %w", in.fid, err)
+	}
+	in.wrote(t)
+	return nil
+}
+
+// releaseTruncate ends what Setattr began: a file without handles is reported again.
+func (c *Client) releaseTruncate(in *inode) {
+	in.mu.Lock()
+	in.handles--
+	if in.handles == 0 && in.writer && !in.retiring {
+		in.retiring = true
+		in.refs++
+		in.mu.Unlock()
+		c.retireLater(in)
+		c.put(in)
+		return
+	}
+	in.mu.Unlock()
+	c.put(in)
+}

@@ -1,0 +1,41 @@
+package client
+
+import "sync/atomic"
+
+// changeSlots is a power of two. Two files that share a slot only cost a lookup that was not needed.
+const changeSlots = 1 << 16
+
+// changes remembers when this mount last changed a file, in a table of fixed size: attributes that were fetched before
+// must not be handed to the kernel after, because the kernel would take them for newer than its own.
+type changes struct {
+	seq   atomic.Uint64
+	slots [changeSlots]atomic.Uint64
+}
+
+// now gives the point in time to compare with: take it before attributes are asked for.
+func (c *changes) now() uint64 { return c.seq.Load() }
+
+// mark notes that ino has changed: call it when the change was answered, before the kernel hears of it.
+func (c *changes) mark(ino uint64) {
+	s := &c.slots[mix(ino)&(changeSlots-1)]
+	n := c.seq.Add(1)
+	for {
+		old := s.Load()
+		if old >= n || s.CompareAndSwap(old, n) {
+			return
+		}
+	}
+}
+
+// since reports whether ino may have changed after the point in time t.
+func (c *changes) since(ino, t uint64) bool {
+	return c.slots[mix(ino)&(changeSlots-1)].Load() > t
+}
+
+// mix spreads the bits of an inode number (the finaliser of a 64-bit hash).
+func mix(x uint64) uint64 {
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	return x
+}

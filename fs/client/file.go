@@ -1,0 +1,233 @@
+package client
+
+import (
+	"context"
+	"syscall"
+
+	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/mdc"
+	"github.com/strakefs/strake/fs/status"
+)
+
+// Handle is an open regular file. Its methods may be called at once from many goroutines.
+type Handle struct {
+	c      *Client
+	in     *inode
+	id     uint64
+	append bool
+	direct bool
+	write  bool
+	sync   bool
+	atime  Atime
+}
+
+// writable reports whether open(2) flags ask for writing.
+func writable(flags uint32) bool { return flags&syscall.O_ACCMODE != syscall.O_RDONLY }
+
+// Open opens a regular file. flags are those of open(2); O_TRUNC is honoured. a gets the attributes.
+func (c *Client) Open(ctx context.Context, who *mdc.Caller, f fid.FID, flags uint32, a *attr.Attr) (*Handle, error) {
+	if c.opts.ReadOnly && (writable(flags) || flags&syscall.O_TRUNC != 0) {
+		return nil, status.ReadOnly
+	}
+	e := c.entry()
+	defer c.putEntry(e)
+	if err := c.mdc.Open(ctx, who, f, flags, e); err != nil {
+		return nil, err
+	}
+	return c.opened(ctx, e, flags, a)
+}
+
+// Create makes a regular file and opens it; one that exists is opened unless flags hold O_EXCL.
+func (c *Client) Create(ctx context.Context, who *mdc.Caller, parent fid.FID, name string, what *mdc.Creation, a *attr.Attr) (*Handle, error) {
+	if c.opts.ReadOnly {
+		return nil, status.ReadOnly
+	}
+	e := c.entry()
+	defer c.putEntry(e)
+	c.names.add(parent.Ino(), name)
+	if err := c.mdc.Create(ctx, who, parent, name, what, e); err != nil {
+		return nil, err
+	}
+	c.changes.mark(e.Attr.FID.Ino())
+	return c.opened(ctx, e, what.Flags, a)
+}
+
+// opened makes a handle of an answered open. A failure closes the open at the MDT again.
+func (c *Client) opened(ctx context.Context, e *mdc.Entry, flags uint32, a *attr.Attr) (*Handle, error) {
+	if !e.Attr.IsFile() {
+		c.mdc.QueueReport(mdc.Report{FID: e.Attr.FID, Handle: e.Handle})
+		return nil, status.Invalid
+	}
+	in := c.get(e.Attr.FID)
+	in.mu.Lock()
+	in.handles++
+	in.writer = in.writer || writable(flags)
+	in.mu.Unlock()
+	h := &Handle{
+		c: c, in: in, id: e.Handle, append: flags&syscall.O_APPEND != 0, direct: flags&syscall.O_DIRECT != 0,
+		write: writable(flags), sync: flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0, atime: c.opts.Atime,
+	}
+	if flags&syscall.O_NOATIME != 0 || e.Attr.Flags&attr.FlagNoAtime != 0 {
+		h.atime = NoAtime
+	}
+	err := in.attach(ctx, e)
+	if err == nil && flags&syscall.O_TRUNC != 0 && !e.Created {
+		err = c.truncateData(ctx, in, 0)
+		c.changes.mark(in.fid.Ino())
+	}
+	if err != nil {
+		h.Release()
+		return nil, err
+	}
+	*a = e.Attr
+	in.complete(a)
+	return h, nil
+}
+
+// FID is the file's.
+func (h *Handle) FID() fid.FID { return h.in.fid }
+
+// Append reports whether the handle was opened with O_APPEND.
+func (h *Handle) Append() bool { return h.append }
+
+// ID is the MDT's number of the open.
+func (h *Handle) ID() uint64 { return h.id }
+
+// Read fills b from off; fewer bytes only at the end of the file.
+func (h *Handle) Read(ctx context.Context, b []byte, off uint64) (int, error) {
+	n, err := h.in.file.ReadAt(ctx, b, off)
+	if err == nil {
+		h.in.accessed(h.atime)
+	}
+	return n, err
+}
+
+// Write is one write request.
+type Write struct {
+	// Data is written in order, one piece behind the other.
+	Data [][]byte
+	// Offset is where; it means nothing on a handle opened with O_APPEND.
+	Offset uint64
+	// Mapped says that the data comes from a shared mapping: it goes where Offset says, whatever the handle.
+	Mapped bool
+	// KillPriv, if not nil, is the caller whose write clears set-uid, set-gid and capabilities.
+	KillPriv *mdc.Caller
+}
+
+// Write writes at an offset, or at the end of the file for a handle opened with O_APPEND. It tells how many bytes were
+// taken; fewer than asked come with an error.
+func (h *Handle) Write(ctx context.Context, w *Write) (int, error) {
+	if w.KillPriv != nil {
+		if err := h.c.killPriv(ctx, w.KillPriv, h.in); err != nil {
+			return 0, err
+		}
+	}
+	off := w.Offset
+	if h.append && !w.Mapped {
+		h.in.io.Lock()
+		defer h.in.io.Unlock()
+		off = h.in.file.Size()
+	}
+	t := now()
+	var n int
+	var err error
+	for _, b := range w.Data {
+		var m int
+		m, err = h.in.file.WriteAt(ctx, b, off+uint64(n), t, h.direct && !w.Mapped)
+		n += m
+		if err != nil {
+			break
+		}
+	}
+	if n > 0 {
+		h.in.wrote(t)
+		h.c.changes.mark(h.in.fid.Ino())
+	}
+	if err == nil && h.sync {
+		err = h.Fsync(ctx)
+	}
+	return n, err
+}
+
+// killPriv clears what a write by an unprivileged caller clears, if there is anything.
+func (c *Client) killPriv(ctx context.Context, who *mdc.Caller, in *inode) error {
+	in.mu.Lock()
+	mode := in.last.Mode
+	in.mu.Unlock()
+	if mode&(attr.SetUID|attr.SetGID) == 0 {
+		return nil
+	}
+	e := c.entry()
+	defer c.putEntry(e)
+	if err := c.mdc.Setattr(ctx, who, in.fid, attr.ValidKillSuid, &attr.Attr{}, 0, e); err != nil {
+		return err
+	}
+	c.changes.mark(in.fid.Ino())
+	in.mu.Lock()
+	in.last = e.Attr
+	in.mu.Unlock()
+	return nil
+}
+
+// Flush is close(2)'s share: it reports errors of earlier delayed writes and waits for nothing.
+func (h *Handle) Flush(context.Context) error { return h.in.file.TakeError() }
+
+// Fsync makes data, size and every change of the inode durable.
+func (h *Handle) Fsync(ctx context.Context) error {
+	if err := h.in.file.Sync(ctx); err != nil {
+		return err
+	}
+	if err := h.c.syncReport(ctx, h.in); err != nil {
+		return err
+	}
+	return h.c.mdc.Sync(ctx, h.in.fid, false)
+}
+
+// Fallocate does what fallocate(2) does, for the modes that the OSTs know.
+func (h *Handle) Fallocate(ctx context.Context, who *mdc.Caller, mode uint32, off, n uint64) error {
+	if !who.Root() {
+		if err := h.c.killPriv(ctx, who, h.in); err != nil {
+			return err
+		}
+	}
+	h.in.io.Lock()
+	defer h.in.io.Unlock()
+	t := now()
+	err := h.in.file.Fallocate(ctx, mode, off, n, t)
+	h.in.wrote(t)
+	h.c.changes.mark(h.in.fid.Ino())
+	return err
+}
+
+// Seek finds the next data or hole at or behind off. NoDevice if there is none.
+func (h *Handle) Seek(ctx context.Context, off uint64, hole bool) (uint64, error) {
+	return h.in.file.Seek(ctx, off, hole)
+}
+
+// CopyTo copies n bytes to another open file and tells how many arrived; fewer is no error.
+func (h *Handle) CopyTo(ctx context.Context, dst *Handle, from, to, n uint64) (int, error) {
+	const step = 1 << 20
+	buf := make([]byte, min(n, step))
+	var done uint64
+	for done < n {
+		got, err := h.Read(ctx, buf[:min(n-done, step)], from+done)
+		if err == nil && got > 0 {
+			t := now()
+			got, err = dst.in.file.WriteAt(ctx, buf[:got], to+done, t, false)
+			dst.in.wrote(t)
+		}
+		if err != nil && done == 0 && got <= 0 {
+			return 0, err
+		}
+		done += uint64(max(got, 0))
+		if err != nil || got == 0 {
+			break
+		}
+	}
+	h.c.changes.mark(dst.in.fid.Ino())
+	return int(done), nil
+}
+
+// Release ends the handle. It does not wait for data to be written.
+func (h *Handle) Release() { h.c.release(h.in, h.id) }

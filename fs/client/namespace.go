@@ -1,0 +1,199 @@
+package client
+
+import (
+	"context"
+	"strings"
+
+	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/mdc"
+	"github.com/strakefs/strake/fs/status"
+)
+
+// Lookup finds a name. NotExist if there is none. "." is the folder itself and ".." the one above it, for a server of
+// this mount over NFS.
+func (c *Client) Lookup(ctx context.Context, who *mdc.Caller, parent fid.FID, name string, a *attr.Attr) error {
+	switch name {
+	case ".":
+		return c.Getattr(ctx, who, parent, a)
+	case "..":
+		return c.lookupParent(ctx, who, parent, a)
+	}
+	if c.Exclusive() && c.names.absent(parent.Ino(), name) {
+		return status.NotExist
+	}
+	e := c.entry()
+	defer c.putEntry(e)
+	if err := c.mdc.Lookup(ctx, who, parent, name, e); err != nil {
+		return err
+	}
+	return c.fill(ctx, e, nil, a)
+}
+
+func (c *Client) lookupParent(ctx context.Context, who *mdc.Caller, f fid.FID, a *attr.Attr) error {
+	if f == fid.Root {
+		return c.Getattr(ctx, who, f, a)
+	}
+	links, err := c.mdc.Parents(ctx, who, f)
+	if err != nil {
+		return err
+	}
+	if len(links) == 0 {
+		return status.Stale
+	}
+	return c.Getattr(ctx, who, links[0].Parent, a)
+}
+
+// Make makes a folder, symlink, device, fifo, socket or unopened file.
+func (c *Client) Make(ctx context.Context, who *mdc.Caller, parent fid.FID, name string, what *mdc.Creation, a *attr.Attr) error {
+	if c.opts.ReadOnly {
+		return status.ReadOnly
+	}
+	e := c.entry()
+	defer c.putEntry(e)
+	c.names.add(parent.Ino(), name)
+	if err := c.mdc.Create(ctx, who, parent, name, what, e); err != nil {
+		return err
+	}
+	*a = e.Attr
+	c.changes.mark(a.FID.Ino())
+	c.changes.mark(parent.Ino())
+	switch {
+	case a.IsDir() && c.Exclusive():
+		c.names.begin(a.FID.Ino())
+	case a.IsFile():
+		return c.fill(ctx, e, nil, a)
+	}
+	return nil
+}
+
+// Readlink gives a symbolic link's target.
+func (c *Client) Readlink(ctx context.Context, who *mdc.Caller, f fid.FID) ([]byte, error) {
+	e := c.entry()
+	defer c.putEntry(e)
+	if err := c.mdc.Readlink(ctx, who, f, e); err != nil {
+		return nil, err
+	}
+	return append([]byte(nil), e.Symlink...), nil
+}
+
+// Link gives a file another name.
+func (c *Client) Link(ctx context.Context, who *mdc.Caller, f, parent fid.FID, name string, a *attr.Attr) error {
+	if c.opts.ReadOnly {
+		return status.ReadOnly
+	}
+	e := c.entry()
+	defer c.putEntry(e)
+	c.names.add(parent.Ino(), name)
+	in := c.find(f.Ino())
+	if in != nil {
+		defer c.put(in)
+	}
+	if err := c.mdc.Link(ctx, who, f, parent, name, e); err != nil {
+		return err
+	}
+	c.changes.mark(f.Ino())
+	c.changes.mark(parent.Ino())
+	return c.fill(ctx, e, in, a)
+}
+
+// Unlink removes a name, of a folder if rmdir.
+func (c *Client) Unlink(ctx context.Context, who *mdc.Caller, parent fid.FID, name string, rmdir bool) error {
+	if c.opts.ReadOnly {
+		return status.ReadOnly
+	}
+	var child attr.Attr
+	if err := c.mdc.Unlink(ctx, who, parent, name, rmdir, &child); err != nil {
+		return err
+	}
+	c.names.remove(parent.Ino(), name)
+	c.changes.mark(parent.Ino())
+	c.left(&child)
+	return nil
+}
+
+// left notes that an inode has lost a name.
+func (c *Client) left(child *attr.Attr) {
+	if child.FID.IsZero() {
+		return
+	}
+	ino := child.FID.Ino()
+	c.changes.mark(ino)
+	if child.IsDir() {
+		c.names.forget(ino)
+	}
+	if child.Nlink > 0 {
+		return
+	}
+	in := c.find(ino)
+	if in == nil {
+		return
+	}
+	in.mu.Lock()
+	in.gone = true
+	in.mu.Unlock()
+	c.put(in)
+}
+
+// Flags of renameat2(2).
+const (
+	RenameNoReplace = 1
+	RenameExchange  = 2
+	RenameWhiteout  = 4
+)
+
+// Rename moves a name as renameat2(2) does.
+func (c *Client) Rename(ctx context.Context, who *mdc.Caller, r *mdc.Renaming) error {
+	if c.opts.ReadOnly {
+		return status.ReadOnly
+	}
+	if r.Flags&^(RenameNoReplace|RenameExchange|RenameWhiteout) != 0 {
+		return status.Invalid
+	}
+	c.names.add(r.To.Ino(), r.ToName)
+	var out mdc.Renamed
+	if err := c.mdc.Rename(ctx, who, r, &out); err != nil {
+		return err
+	}
+	if r.Flags&(RenameExchange|RenameWhiteout) == 0 && out.Moved.FID != out.Target.FID {
+		c.names.remove(r.From.Ino(), r.FromName)
+	}
+	c.changes.mark(out.Moved.FID.Ino())
+	c.changes.mark(r.From.Ino())
+	c.changes.mark(r.To.Ino())
+	if out.Target.FID.IsZero() {
+		return nil
+	}
+	if r.Flags&RenameExchange != 0 {
+		c.changes.mark(out.Target.FID.Ino())
+		return nil
+	}
+	if out.Moved.FID != out.Target.FID {
+		c.left(&out.Target)
+	}
+	return nil
+}
+
+// SyncDir waits until the newest change of a folder and of its entries is on the MDT's disk.
+func (c *Client) SyncDir(ctx context.Context, f fid.FID) error { return c.mdc.Sync(ctx, f, false) }
+
+// Resolve finds the folder at a path from the root, as root; "" and "/" are the root.
+func (c *Client) Resolve(ctx context.Context, path string) (fid.FID, error) {
+	var who mdc.Caller
+	a := attr.Attr{FID: fid.Root}
+	if err := c.Getattr(ctx, &who, fid.Root, &a); err != nil {
+		return fid.FID{}, err
+	}
+	for name := range strings.SplitSeq(path, "/") {
+		if name == "" {
+			continue
+		}
+		if err := c.Lookup(ctx, &who, a.FID, name, &a); err != nil {
+			return fid.FID{}, err
+		}
+	}
+	if !a.IsDir() {
+		return fid.FID{}, status.NotDir
+	}
+	return a.FID, nil
+}

@@ -1,0 +1,221 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/mdc"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+)
+
+// Extended attributes that the client answers itself, so that tools work through the mount in any process. Values are
+// text unless said otherwise.
+const (
+	// XattrFID is an inode's FID.
+	XattrFID = "strake.fid"
+	// XattrLayout is the layout as package layout encodes it: of a file its own, of a folder its default (NoData
+	// without one). Setting it on a folder sets the default, on a file never written its layout; removing it removes
+	// a folder's default. XattrLov is its name in the field.
+	XattrLayout = "strake.layout"
+	XattrLov    = "lustre.lov"
+	// XattrPaths holds an inode's paths from the root, each ended by NUL.
+	XattrPaths = "strake.paths"
+	// XattrPathsOf, with a FID behind it, does the same for any inode of the file system.
+	XattrPathsOf = "strake.paths."
+	// XattrInfo is an Info as JSON.
+	XattrInfo = "strake.info"
+	// XattrSpace is a list of TargetSpace as JSON, the MDTs first.
+	XattrSpace = "strake.space"
+)
+
+// Target is a target as the tools list it.
+type Target struct {
+	Name   string `json:"name"`
+	Kind   string `json:"kind"`
+	Index  uint32 `json:"index"`
+	State  string `json:"state"`
+	Server string `json:"server"`
+}
+
+// Info describes the mount and its file system.
+type Info struct {
+	FSName  string   `json:"fsname"`
+	Version string   `json:"version"`
+	Client  string   `json:"client"`
+	Targets []Target `json:"targets"`
+	// Default is the file system's default layout, encoded.
+	Default []byte `json:"default_layout"`
+}
+
+// TargetSpace is one target's space in bytes and inodes; Error says why it did not answer.
+type TargetSpace struct {
+	Name       string `json:"name"`
+	Kind       string `json:"kind"`
+	Index      uint32 `json:"index"`
+	Total      uint64 `json:"total"`
+	Free       uint64 `json:"free"`
+	Avail      uint64 `json:"avail"`
+	Inodes     uint64 `json:"inodes"`
+	FreeInodes uint64 `json:"free_inodes"`
+	Error      string `json:"error,omitempty"`
+}
+
+// Virtual reports whether the client answers an extended attribute itself.
+func Virtual(name string) bool {
+	return strings.HasPrefix(name, attr.XattrStrake) || strings.HasPrefix(name, attr.XattrLustre)
+}
+
+// GetVirtual appends the value of a virtual attribute to dst.
+func (c *Client) GetVirtual(ctx context.Context, who *mdc.Caller, f fid.FID, name string, dst []byte) ([]byte, error) {
+	switch name {
+	case XattrFID:
+		return append(dst, f.String()...), nil
+	case XattrLayout, XattrLov:
+		return c.layoutOf(ctx, who, f, dst)
+	case XattrPaths:
+		return c.pathsOf(ctx, who, f, dst)
+	case XattrInfo:
+		return appendJSON(dst, c.info())
+	case XattrSpace:
+		return c.space(ctx, dst)
+	}
+	if text, ok := strings.CutPrefix(name, XattrPathsOf); ok {
+		g, err := fid.Parse(text)
+		if err != nil {
+			return dst, status.Errorf(status.Invalid, "client: %v", err)
+		}
+		return c.pathsOf(ctx, who, g, dst)
+	}
+	return dst, status.NoData
+}
+
+func (c *Client) layoutOf(ctx context.Context, who *mdc.Caller, f fid.FID, dst []byte) ([]byte, error) {
+	e := c.entry()
+	defer c.putEntry(e)
+	if err := c.mdc.Getattr(ctx, who, f, e); err != nil {
+		return dst, err
+	}
+	if len(e.Layout) == 0 {
+		return dst, status.NoData
+	}
+	return append(dst, e.Layout...), nil
+}
+
+func (c *Client) pathsOf(ctx context.Context, who *mdc.Caller, f fid.FID, dst []byte) ([]byte, error) {
+	paths, err := c.mdc.Paths(ctx, who, f, -1)
+	if err != nil {
+		return dst, err
+	}
+	for _, p := range paths {
+		dst = append(append(dst, p...), 0)
+	}
+	return dst, nil
+}
+
+func appendJSON(dst []byte, v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	return append(dst, b...), err
+}
+
+func (c *Client) info() *Info {
+	if c.opts.Info == nil {
+		return &Info{}
+	}
+	return c.opts.Info()
+}
+
+func (c *Client) space(ctx context.Context, dst []byte) ([]byte, error) {
+	var out []TargetSpace
+	names := make(map[uint32]string)
+	for _, t := range c.info().Targets {
+		if t.Kind == "OST" {
+			names[t.Index] = t.Name
+			continue
+		}
+		s := TargetSpace{Name: t.Name, Kind: t.Kind, Index: t.Index}
+		var m wirepb.StatfsReply
+		if err := c.mdc.Statfs(ctx, &m); err != nil {
+			s.Error = err.Error()
+		}
+		s.Total, s.Free, s.Avail, s.Inodes, s.FreeInodes = m.TotalBytes, m.FreeBytes, m.AvailBytes, m.Inodes, m.FreeInodes
+		out = append(out, s)
+	}
+	d, err := c.data.Statfs(ctx)
+	if err != nil {
+		return dst, err
+	}
+	for _, o := range d.OSTs {
+		s := TargetSpace{Name: names[uint32(o.Index)], Kind: "OST", Index: uint32(o.Index)}
+		s.Total, s.Free, s.Avail, s.Inodes, s.FreeInodes = o.Total, o.Free, o.Avail, o.Inodes, o.FreeInodes
+		if o.Err != nil {
+			s.Error = o.Err.Error()
+		}
+		out = append(out, s)
+	}
+	return appendJSON(dst, out)
+}
+
+// SetVirtual sets a virtual attribute; only layouts can be set. An empty value removes a folder's default.
+func (c *Client) SetVirtual(ctx context.Context, who *mdc.Caller, f fid.FID, name string, value []byte) error {
+	if name != XattrLayout && name != XattrLov {
+		return status.NotSupport
+	}
+	if c.opts.ReadOnly {
+		return status.ReadOnly
+	}
+	var l layout.Layout
+	if err := l.Decode(value); err != nil {
+		return fmt.Errorf("client: set layout of %v: %w", f, err)
+	}
+	e := c.entry()
+	defer c.putEntry(e)
+	err := c.mdc.SetLayout(ctx, who, f, value, e)
+	if err == nil {
+		c.changes.mark(f.Ino())
+	}
+	return err
+}
+
+// Getxattr appends an extended attribute's value to dst. NoData if there is none.
+func (c *Client) Getxattr(ctx context.Context, who *mdc.Caller, f fid.FID, name string, dst []byte) ([]byte, error) {
+	if Virtual(name) {
+		return c.GetVirtual(ctx, who, f, name, dst)
+	}
+	return c.mdc.Getxattr(ctx, who, f, name, dst)
+}
+
+// Listxattr appends the names that the MDT stores to dst, each ended by NUL. Virtual ones are not listed: a copy of all
+// attributes must not try to set them elsewhere.
+func (c *Client) Listxattr(ctx context.Context, who *mdc.Caller, f fid.FID, dst []byte) ([]byte, error) {
+	return c.mdc.Listxattr(ctx, who, f, dst)
+}
+
+// Setxattr sets an extended attribute; flags are those of setxattr(2).
+func (c *Client) Setxattr(ctx context.Context, who *mdc.Caller, f fid.FID, name string, value []byte, flags uint32) error {
+	if Virtual(name) {
+		return c.SetVirtual(ctx, who, f, name, value)
+	}
+	if c.opts.ReadOnly {
+		return status.ReadOnly
+	}
+	defer c.changes.mark(f.Ino())
+	return c.mdc.Setxattr(ctx, who, f, name, value, flags)
+}
+
+// Removexattr removes an extended attribute.
+func (c *Client) Removexattr(ctx context.Context, who *mdc.Caller, f fid.FID, name string) error {
+	if Virtual(name) {
+		return c.SetVirtual(ctx, who, f, name, nil)
+	}
+	if c.opts.ReadOnly {
+		return status.ReadOnly
+	}
+	defer c.changes.mark(f.Ino())
+	return c.mdc.Removexattr(ctx, who, f, name)
+}

@@ -1,0 +1,61 @@
+package fusefs
+
+import (
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/strakefs/strake/fs/mdc"
+)
+
+// OpenDir opens a folder.
+func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	var who mdc.Caller
+	f.caller(&in.InHeader, 0, &who)
+	fh := f.nextFh.Add(1)
+	f.dirs.Store(fh, f.c.OpenDir(&who, f.node(in.NodeId)))
+	*out = fuse.OpenOut{Fh: fh}
+	return fuse.OK
+}
+
+// ReleaseDir closes a folder.
+func (f *FS) ReleaseDir(in *fuse.ReleaseIn) { f.dirs.Delete(in.Fh) }
+
+// ReadDir lists names.
+func (f *FS) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	return f.readDir(cancel, in, false, func(e *mdc.Dirent, _ bool) bool {
+		return out.AddDirEntry(fuse.DirEntry{Mode: e.Mode, Name: string(e.Name), Ino: f.number(e.FID), Off: e.Cookie})
+	})
+}
+
+// ReadDirPlus lists names with attributes, which the kernel keeps as if it had looked each name up. An entry whose
+// attributes may be older than the kernel's goes out without them.
+func (f *FS) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	return f.readDir(cancel, in, true, func(e *mdc.Dirent, fresh bool) bool {
+		o := out.AddDirLookupEntry(fuse.DirEntry{Mode: e.Mode, Name: string(e.Name), Ino: f.number(e.FID), Off: e.Cookie})
+		if o == nil {
+			return false
+		}
+		dots := len(e.Name) == 1 && e.Name[0] == '.' || len(e.Name) == 2 && e.Name[0] == '.' && e.Name[1] == '.'
+		if fresh && !dots {
+			f.putEntry(&e.Attr, o)
+		}
+		return true
+	})
+}
+
+func (f *FS) readDir(cancel <-chan struct{}, in *fuse.ReadIn, plus bool, fn func(*mdc.Dirent, bool) bool) fuse.Status {
+	d, ok := f.dirs.Load(in.Fh)
+	if !ok {
+		return fuse.EBADF
+	}
+	ctx := newContext(cancel, in.Pid)
+	defer ctx.free()
+	return f.code("readdir", in.NodeId, d.Read(ctx, in.Offset, plus, fn))
+}
+
+// FsyncDir makes a folder's entries durable.
+func (f *FS) FsyncDir(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	ctx := newContext(cancel, in.Pid)
+	defer ctx.free()
+	return f.code("fsync", in.NodeId, f.c.SyncDir(ctx, f.node(in.NodeId)))
+}
+
+var _ fuse.RawFileSystem = (*FS)(nil)

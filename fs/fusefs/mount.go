@@ -1,0 +1,260 @@
+package fusefs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// MountOptions say where and how the kernel mounts.
+type MountOptions struct {
+	Options
+	// Dir is the mount point, an existing folder.
+	Dir string
+	// Source is what mount(8) and df(1) show in the first column.
+	Source                string
+	ReadOnly, AllowOther  bool
+	NoSuid, NoDev, NoExec bool
+	Sync, DirSync         bool
+	// Cache says that the kernel's page cache is ours to invalidate; else it drops pages when mtime or size change.
+	Cache bool
+}
+
+// maxWrite is the largest request: 256 pages, the kernel's default bound.
+const maxWrite = 1 << 20
+
+// readAheadKB is the kernel's read-ahead for the mount, which it caps at 128 KiB by itself: eight requests of the largest
+// size keep several OSTs busy for one sequential reader.
+const readAheadKB = 8 << 10
+
+// Mount is a served mount.
+type Mount struct {
+	fs     *FS
+	dir    string
+	server *fuse.Server
+	served chan struct{}
+}
+
+// Errors of Start.
+var (
+	// ErrNoFuse: the kernel has no FUSE.
+	ErrNoFuse = errors.New("cannot open /dev/fuse")
+	// ErrMountPoint: the mount point cannot be used.
+	ErrMountPoint = errors.New("mount point cannot be used")
+)
+
+// Check refuses a mount point that cannot be used, before anything is started. The error says what to do.
+func Check(dir string) error {
+	fi, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("%w: %s does not exist: create it (mkdir -p %s)", ErrMountPoint, dir, dir)
+	case errors.Is(err, syscall.ENOTCONN):
+		return fmt.Errorf("%w: %s holds a dead mount: remove it first (umount -l %s)", ErrMountPoint, dir, dir)
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrMountPoint, err)
+	case !fi.IsDir():
+		return fmt.Errorf("%w: %s is not a folder", ErrMountPoint, dir)
+	}
+	if busy, err := isMountPoint(dir); err == nil && busy {
+		return fmt.Errorf("%w: %s is busy, something is mounted there already: unmount it or choose another folder", ErrMountPoint, dir)
+	}
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("%w: %w: load the kernel's module (modprobe fuse) and run as root", ErrNoFuse, err)
+	}
+	return unix.Close(fd)
+}
+
+// isMountPoint looks in the kernel's own list, so that it does not have to ask a mount that may not answer.
+func isMountPoint(dir string) (bool, error) {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return false, err
+	}
+	if real, err = filepath.Abs(real); err != nil {
+		return false, err
+	}
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 && unescape(f[4]) == real {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// unescape undoes the octal escapes of mountinfo.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// Start mounts and serves. The mount can be used when it returns.
+func Start(o MountOptions) (*Mount, error) {
+	if err := Check(o.Dir); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoFuse, err)
+	}
+	if err := mountKernel(fd, &o); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	m := &Mount{fs: newFS(o.Options), dir: o.Dir, served: make(chan struct{})}
+	m.server, err = fuse.NewServer(m.fs, "/dev/fd/"+strconv.Itoa(fd), serverOptions(&o))
+	if err != nil {
+		unix.Unmount(o.Dir, unix.MNT_DETACH)
+		unix.Close(fd)
+		return nil, fmt.Errorf("mount %s: %w", o.Dir, err)
+	}
+	go func() {
+		m.server.Serve()
+		close(m.served)
+	}()
+	if err := m.server.WaitMount(); err != nil {
+		m.Abort()
+		return nil, fmt.Errorf("mount %s: %w", o.Dir, err)
+	}
+	m.raiseReadAhead()
+	return m, nil
+}
+
+func serverOptions(o *MountOptions) *fuse.MountOptions {
+	extra := uint64(fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_EXPORT_SUPPORT | fuse.CAP_DONT_MASK | fuse.CAP_HANDLE_KILLPRIV_V2 |
+		fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_ASYNC_DIO | fuse.CAP_DIRECT_IO_ALLOW_MMAP)
+	return &fuse.MountOptions{
+		MaxWrite: maxWrite, MaxBackground: 64, Name: "strake", FsName: o.Source,
+		EnableAcl: o.ACL, EnableSymlinkCaching: o.Cache, ExplicitDataCacheControl: o.Cache,
+		ExtraCapabilities: extra, DisableSplice: true,
+		Logger: log.New(io.Discard, "", 0),
+	}
+}
+
+func mountKernel(fd int, o *MountOptions) error {
+	var st unix.Stat_t
+	if err := unix.Stat(o.Dir, &st); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrMountPoint, o.Dir, err)
+	}
+	data := fmt.Sprintf("fd=%d,rootmode=%o,user_id=%d,group_id=%d,default_permissions,max_read=%d",
+		fd, st.Mode&unix.S_IFMT, os.Geteuid(), os.Getegid(), maxWrite)
+	if o.AllowOther {
+		data += ",allow_other"
+	}
+	var flags uintptr
+	for _, b := range []struct {
+		on   bool
+		flag uintptr
+	}{
+		{o.ReadOnly, unix.MS_RDONLY}, {o.NoSuid, unix.MS_NOSUID}, {o.NoDev, unix.MS_NODEV}, {o.NoExec, unix.MS_NOEXEC},
+		{o.Sync, unix.MS_SYNCHRONOUS}, {o.DirSync, unix.MS_DIRSYNC},
+	} {
+		if b.on {
+			flags |= b.flag
+		}
+	}
+	if err := unix.Mount(o.Source, o.Dir, "fuse.strake", flags, data); err != nil {
+		return fmt.Errorf("mount %s: %w (mounting needs root)", o.Dir, err)
+	}
+	return nil
+}
+
+// raiseReadAhead lets the kernel read further ahead. It is a matter of speed only: where /sys does not allow it, nothing
+// is lost.
+func (m *Mount) raiseReadAhead() {
+	id, err := deviceOf(m.dir)
+	if err != nil {
+		return
+	}
+	path := fmt.Sprintf("/sys/class/bdi/%s/read_ahead_kb", id)
+	if err := os.WriteFile(path, []byte(strconv.Itoa(readAheadKB)), 0); err != nil {
+		m.fs.log.Debug("read-ahead stays at the kernel's default", "err", err)
+	}
+}
+
+// deviceOf gives the major:minor of the mount at dir from the kernel's list, without asking the mount.
+func deviceOf(dir string) (string, error) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	id := ""
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 && unescape(f[4]) == abs {
+			id = f[2]
+		}
+	}
+	if id == "" {
+		return "", os.ErrNotExist
+	}
+	return id, nil
+}
+
+// Done is closed when the mount is gone, by Unmount or from outside.
+func (m *Mount) Done() <-chan struct{} { return m.served }
+
+// Dir is the mount point.
+func (m *Mount) Dir() string { return m.dir }
+
+// Unmount unmounts. While files are open there it tries until ctx ends, then takes the mount away from under them.
+func (m *Mount) Unmount(ctx context.Context) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := unix.Unmount(m.dir, 0)
+		switch {
+		case err == nil, errors.Is(err, unix.EINVAL):
+			<-m.served
+			return nil
+		case !errors.Is(err, unix.EBUSY):
+			return fmt.Errorf("unmount %s: %w", m.dir, err)
+		}
+		select {
+		case <-m.served:
+			return nil
+		case <-tick.C:
+		case <-ctx.Done():
+			m.fs.log.Warn("mount is busy, taken away from under its users", "dir", m.dir)
+			m.Abort()
+			return nil
+		}
+	}
+}
+
+// Abort ends the connection to the kernel: every request in the mount fails. Then it detaches the mount point.
+func (m *Mount) Abort() {
+	// MNT_FORCE aborts the connection, and answers EBUSY while files are open.
+	_ = unix.Unmount(m.dir, unix.MNT_FORCE)
+	_ = unix.Unmount(m.dir, unix.MNT_DETACH)
+	<-m.served
+}

@@ -1,0 +1,252 @@
+package fs
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/strakefs/strake/fs/client"
+	"github.com/strakefs/strake/fs/fusefs"
+	"github.com/strakefs/strake/fs/lov"
+	"github.com/strakefs/strake/fs/mdc"
+	"github.com/strakefs/strake/fs/mgc"
+	"github.com/strakefs/strake/fs/osc"
+	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/stats"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+)
+
+// Options of a mount.
+type Options struct {
+	// Network reaches the servers; MGS are the addresses of the MGS in it.
+	Network rpc.Transport
+	MGS     []string
+	FSName  string
+	// Kernel says where and how the kernel mounts. Its Client, Root and Cache are filled in here.
+	Kernel fusefs.MountOptions
+	Atime  client.Atime
+	// Fileset is the folder that becomes the mount's root, "" or "/" for the file system's.
+	Fileset string
+	// Timeout bounds the wait for the MGS and the MDT at the start.
+	Timeout time.Duration
+	// RetryLimit bounds how long an operation waits for a target that is away; 0: as long as it takes.
+	RetryLimit time.Duration
+	// SavePath keeps the configuration for a start without the MGS; empty keeps none.
+	SavePath string
+	// Cache is the memory of dirty data, shared by the mounts of a process.
+	Cache   *osc.Cache
+	Version string
+	Log     *slog.Logger
+	Stats   *stats.Registry
+	// Number tells the mounts of a process apart in their statistics, from 0.
+	Number int
+}
+
+// Mount is a mounted file system.
+type Mount struct {
+	o         Options
+	uuid      [16]byte
+	exclusive atomic.Bool
+
+	mgs    *rpc.Import
+	mgc    *mgc.MGC
+	mdtImp *rpc.Import
+	mdc    *mdc.MDC
+	data   *lov.Set
+	client *client.Client
+	kernel *fusefs.Mount
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+
+	mu   sync.Mutex
+	osts map[uint32]*ost // guarded by mu
+}
+
+// New mounts. The mount can be used when it returns. On an error nothing is left behind.
+func New(ctx context.Context, o Options) (*Mount, error) {
+	if err := fusefs.Check(o.Kernel.Dir); err != nil {
+		return nil, err
+	}
+	m := &Mount{o: o, osts: make(map[uint32]*ost)}
+	if _, err := rand.Read(m.uuid[:]); err != nil {
+		return nil, fmt.Errorf("mount: %w", err)
+	}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	if err := m.start(ctx); err != nil {
+		m.stop(ctx)
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *Mount) start(ctx context.Context) error {
+	c, err := m.configure(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.connectMDT(ctx, c); err != nil {
+		return err
+	}
+	m.data = lov.NewSet()
+	m.apply(c)
+	m.mgc.Watch(m.apply)
+	prefix := fmt.Sprintf("llite.%s-%d.", m.o.FSName, m.o.Number)
+	m.client = client.New(client.Options{
+		MDC: m.mdc, Data: m.data, ReadOnly: m.o.Kernel.ReadOnly, Atime: m.o.Atime, Exclusive: &m.exclusive,
+		NamesMax: namesMax, Info: m.info, Log: m.o.Log, Stats: m.o.Stats, StatsPrefix: prefix,
+	})
+	root, err := m.client.Resolve(ctx, m.o.Fileset)
+	if err != nil {
+		return fmt.Errorf("mount %s: fileset %q: %w", m.o.Kernel.Dir, m.o.Fileset, err)
+	}
+	k := m.o.Kernel
+	k.Client, k.Root, k.Cache, k.Log = m.client, root, m.exclusive.Load(), m.o.Log
+	k.Source = m.source()
+	m.kernel, err = fusefs.Start(k)
+	return err
+}
+
+// namesMax bounds the names remembered to answer lookups of absent ones: some 30 MiB.
+const namesMax = 1 << 20
+
+// source is what df(1) shows: HOST:/fsname, as mount(8) is told it.
+func (m *Mount) source() string {
+	host := strings.Join(m.o.MGS, ",")
+	if strings.HasPrefix(host, rpc.PipePrefix) {
+		host = "local"
+	}
+	return host + ":/" + m.o.FSName + strings.TrimSuffix(m.o.Fileset, "/")
+}
+
+// importOptions are what all of the mount's imports have in common.
+func (m *Mount) importOptions(target string, addresses []string) rpc.ImportOptions {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return rpc.ImportOptions{
+		Transport: m.o.Network, Addresses: addresses, FSName: m.o.FSName, Target: target, UUID: m.uuid,
+		Peer: fmt.Sprintf("%s:%s (pid %d)", host, m.o.Kernel.Dir, os.Getpid()), Kind: rpc.KindClient, ReadOnly: m.o.Kernel.ReadOnly,
+		RetryLimit: m.o.RetryLimit, Log: m.o.Log, Stats: m.o.Stats,
+	}
+}
+
+// configure connects to the MGS and fetches the configuration; without an answer it takes the one kept from last time.
+// A configuration without an MDT is waited for: the MDT may be starting.
+func (m *Mount) configure(ctx context.Context) (*wirepb.Config, error) {
+	var err error
+	if m.mgs, err = rpc.NewImport(m.importOptions("MGS", m.o.MGS)); err != nil {
+		return nil, err
+	}
+	m.mgc = mgc.New(mgc.Options{Import: m.mgs, FSName: m.o.FSName, SavePath: m.o.SavePath, Log: m.o.Log})
+	limited, cancel := context.WithTimeout(ctx, m.o.Timeout)
+	defer cancel()
+	c, err := m.mgc.First(limited, func(c *wirepb.Config) bool { return target(c, mgc.KindMDT, 0) != nil })
+	switch {
+	case err == nil:
+		return c, nil
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		return nil, fmt.Errorf("mount %s: the MGS at %s did not answer within %v: start it, or check --mgs", m.o.Kernel.Dir, strings.Join(m.o.MGS, ","), m.o.Timeout)
+	}
+	return nil, fmt.Errorf("mount %s: %w", m.o.Kernel.Dir, err)
+}
+
+// target finds a target in a configuration, nil if it is not there.
+func target(c *wirepb.Config, kind, index uint32) *wirepb.Target {
+	for _, t := range c.Targets {
+		if t.Kind == kind && t.Index == index {
+			return t
+		}
+	}
+	return nil
+}
+
+// addresses are a target's addresses that this process can reach.
+func (m *Mount) addresses(t *wirepb.Target) []string {
+	out := make([]string, 0, len(t.Addresses))
+	for _, b := range t.Addresses {
+		if a := string(b); !strings.HasPrefix(a, rpc.PipePrefix) || rpc.Reaches(m.o.Network, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func (m *Mount) connectMDT(ctx context.Context, c *wirepb.Config) error {
+	t := target(c, mgc.KindMDT, 0)
+	if t == nil {
+		return fmt.Errorf("mount %s: the file system has no MDT yet: start one (strake --role=mds)", m.o.Kernel.Dir)
+	}
+	o := m.importOptions(string(t.Name), m.addresses(t))
+	o.OnConnect = func(r *wirepb.ConnectReply) { m.exclusive.Store(r.Exclusive) }
+	var err error
+	if m.mdtImp, err = rpc.NewImport(o); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, m.o.Timeout)
+	defer cancel()
+	if err := m.mdtImp.Connect(limited); err != nil {
+		return fmt.Errorf("mount %s: %s: %w", m.o.Kernel.Dir, t.Name, err)
+	}
+	m.mdc = mdc.New(mdc.Options{Import: m.mdtImp, Log: m.o.Log})
+	return nil
+}
+
+// Done is closed when the kernel's side is gone, by Unmount or by umount(8).
+func (m *Mount) Done() <-chan struct{} { return m.kernel.Done() }
+
+// Dir is the mount point.
+func (m *Mount) Dir() string { return m.o.Kernel.Dir }
+
+// busyTime is how long a busy mount is asked politely.
+const busyTime = 2 * time.Second
+
+// Unmount unmounts, writes back what is dirty and disconnects, within ctx. A mount that stays busy is taken away from
+// its users.
+func (m *Mount) Unmount(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, busyTime)
+	defer cancel()
+	err := m.kernel.Unmount(limited)
+	return errors.Join(err, m.stop(ctx))
+}
+
+// stop ends what start began, in the reverse order.
+func (m *Mount) stop(ctx context.Context) error {
+	var errs []error
+	if m.client != nil {
+		errs = append(errs, m.client.Close(ctx))
+	}
+	if m.mgc != nil {
+		m.mgc.Close()
+	}
+	m.cancel()
+	m.wait.Wait()
+	if m.data != nil {
+		errs = append(errs, m.data.Close(ctx))
+	}
+	if m.mdc != nil {
+		errs = append(errs, m.mdc.Close(ctx))
+	}
+	m.mu.Lock()
+	osts := m.osts
+	m.osts = nil
+	m.mu.Unlock()
+	for _, o := range osts {
+		errs = append(errs, o.osc.Close(ctx), o.imp.Close(ctx))
+	}
+	for _, i := range []*rpc.Import{m.mdtImp, m.mgs} {
+		if i != nil {
+			errs = append(errs, i.Close(ctx))
+		}
+	}
+	return errors.Join(errs...)
+}

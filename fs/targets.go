@@ -1,0 +1,113 @@
+package fs
+
+import (
+	"encoding/hex"
+	"time"
+
+	"github.com/strakefs/strake/fs/client"
+	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/mgc"
+	"github.com/strakefs/strake/fs/osc"
+	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+)
+
+// ost is one OST of the mount.
+type ost struct {
+	imp  *rpc.Import
+	osc  *osc.OSC
+	name string
+}
+
+// apply follows a configuration: new OSTs are entered, moved ones are looked for where they are now. An OST that is away
+// keeps nothing else waiting.
+func (m *Mount) apply(c *wirepb.Config) {
+	for _, t := range c.Targets {
+		switch t.Kind {
+		case mgc.KindMDT:
+			if t.Index == 0 {
+				m.mdtImp.SetAddresses(m.addresses(t))
+			}
+		case mgc.KindOST:
+			if err := m.applyOST(t); err != nil {
+				m.o.Log.Error("OST cannot be used", "target", string(t.Name), "err", err)
+			}
+		}
+	}
+}
+
+func (m *Mount) applyOST(t *wirepb.Target) error {
+	addresses := m.addresses(t)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.osts == nil || m.ctx.Err() != nil {
+		return nil
+	}
+	if have := m.osts[t.Index]; have != nil {
+		have.imp.SetAddresses(addresses)
+		return nil
+	}
+	n := &ost{name: string(t.Name)}
+	o := m.importOptions(n.name, addresses)
+	o.Bulk = true
+	o.OnConnect = func(r *wirepb.ConnectReply) { n.osc.Connected(r) }
+	imp, err := rpc.NewImport(o)
+	if err != nil {
+		return err
+	}
+	n.imp = imp
+	n.osc = osc.New(osc.Options{
+		Import: imp, Index: layout.OSTIndex(t.Index), Name: n.name, Cache: m.o.Cache, Log: m.o.Log, Stats: m.o.Stats,
+	})
+	m.osts[t.Index] = n
+	m.data.Add(n.osc)
+	m.wait.Add(1)
+	go m.connectOST(n)
+	return nil
+}
+
+// connectOST connects for the first time, for as long as it takes; afterwards the import reconnects by itself.
+func (m *Mount) connectOST(n *ost) {
+	defer m.wait.Done()
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		err := n.imp.Connect(m.ctx)
+		if err == nil || m.ctx.Err() != nil {
+			return
+		}
+		m.o.Log.Warn("OST does not answer, trying again", "target", n.name, "err", err)
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// info describes the mount for the tools.
+func (m *Mount) info() *client.Info {
+	i := &client.Info{FSName: m.o.FSName, Version: m.o.Version, Client: hex.EncodeToString(m.uuid[:])}
+	def := layout.Plain(1, layout.StripeSizeDefault)
+	i.Default = def.Append(nil)
+	c := m.mgc.Last()
+	if c == nil {
+		return i
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range c.Targets {
+		v := client.Target{Name: string(t.Name), Kind: "MDT", Index: t.Index, Server: string(t.Server)}
+		imp := m.mdtImp
+		if t.Kind == mgc.KindOST {
+			v.Kind, imp = "OST", nil
+			if o := m.osts[t.Index]; o != nil {
+				imp = o.imp
+			}
+		}
+		v.State = "INACTIVE"
+		if imp != nil && imp.State() == rpc.StateFull {
+			v.State = "ACTIVE"
+		}
+		i.Targets = append(i.Targets, v)
+	}
+	return i
+}
