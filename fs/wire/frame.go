@@ -49,6 +49,9 @@ const (
 	FlagCallback
 	// FlagBulkSum says that BulkSum holds the crc32c of the bulk.
 	FlagBulkSum
+	// FlagAlone says that the sender has no other request in flight on this connection: a hint that nobody loses by when
+	// the receiver serves it before it reads on.
+	FlagAlone
 	flagsEnd
 )
 
@@ -88,6 +91,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Sum is the crc32c of bulk data.
 func Sum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+
+// SumMore is the crc32c of what sum was made of and b behind it.
+func SumMore(sum uint32, b []byte) uint32 { return crc32.Update(sum, castagnoli, b) }
 
 // Put writes the header and its checksum into b.
 // Precondition: len(b) >= HeaderSize; body is what will follow, h.BodyLen bytes.

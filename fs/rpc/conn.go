@@ -1,0 +1,514 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+)
+
+// Conn is the server's end of one connection.
+//
+// Its workers share one reading role. Who has it reads a request, hands the role on and serves what it has read, so that
+// no queue lies between the socket and the handler, and nobody waits for a consumer while holding the role.
+type Conn struct {
+	s       *Server
+	l       *link
+	ctx     context.Context // the life of the connection, for Call.Context
+	cancel  context.CancelFunc
+	calls   *table // callbacks to the client
+	callIDs *slots
+
+	// Set by CONNECT, before the role is handed on for the first time.
+	session Session
+	bulk    bool
+	peer    string
+	limit   int    // max_rpcs_in_flight
+	brwSize uint32 // largest bulk
+
+	// Of the worker with the reading role:
+	aloneRun int // requests in a row that said that they were alone
+
+	mu      sync.Mutex
+	idle    []*worker   // last one in, first one out; guarded by mu
+	minIdle int         // fewest idle since the last sweep; guarded by mu
+	lazy    *worker     // serves while it keeps the reading role; guarded by mu
+	timer   *time.Timer // takes the role from lazy; guarded by mu
+	normal  int         // requests taken and not answered, of those that count in flight; guarded by mu
+	prior   int         // as above, of the reserve; guarded by mu
+	writing int         // replies being written; guarded by mu
+	free    []*Call     // guarded by mu
+	dead    bool        // guarded by mu
+}
+
+// worker is one goroutine of a connection.
+type worker struct {
+	// role gets true with the reading role, false to end.
+	role chan bool
+	e    *env.Env
+}
+
+const (
+	// aloneAfter is how many requests in a row must have been alone until a worker serves the next one without handing the
+	// role on first. The hand-over wakes a thread, which costs more than a small request.
+	aloneAfter = 8
+	// aloneLimit is how long such a worker may take before the role is taken from it.
+	aloneLimit = 50 * time.Microsecond
+)
+
+func newConn(s *Server, nc net.Conn) *Conn {
+	cn := &Conn{s: s, l: newLink(nc), calls: newTable(CallbacksMax), callIDs: newSlots(0, CallbacksMax), peer: nc.RemoteAddr().String()}
+	cn.ctx, cn.cancel = context.WithCancel(context.Background())
+	return cn
+}
+
+// startWorker starts a worker that has the reading role.
+func (cn *Conn) startWorker() {
+	cn.s.stats.workers.Add(1)
+	cn.s.workers.Go(func() {
+		defer cn.s.stats.workers.Add(-1)
+		cn.work(&worker{role: make(chan bool, 1), e: env.New()})
+	})
+}
+
+func (cn *Conn) work(w *worker) {
+	for {
+		c, err := cn.next()
+		if err != nil {
+			cn.end(err)
+			return
+		}
+		cn.handOn(w, &c.Header)
+		cn.serve(w, c)
+		if !cn.again(w) {
+			return
+		}
+	}
+}
+
+// next reads up to the next request. Only the worker with the reading role calls it.
+func (cn *Conn) next() (*Call, error) {
+	if cn.session == nil {
+		if err := cn.connect(); err != nil {
+			return nil, err
+		}
+	}
+	var h wire.Header
+	for {
+		if err := cn.l.header(&h); err != nil {
+			return nil, err
+		}
+		switch {
+		case h.Flags&(wire.FlagReply|wire.FlagCallback) == wire.FlagReply|wire.FlagCallback:
+			if err := cn.calls.receive(cn.l, &h); err != nil {
+				return nil, err
+			}
+			continue
+		case h.Flags&(wire.FlagReply|wire.FlagCallback) != 0:
+			return nil, errUnasked(&h)
+		}
+		return cn.take(&h)
+	}
+}
+
+// take admits a request, if the peer may send it, and reads it.
+func (cn *Conn) take(h *wire.Header) (*Call, error) {
+	switch {
+	case h.Op == wire.OpConnect:
+		return nil, status.Errorf(status.Protocol, "rpc: a second CONNECT on one connection")
+	case h.BulkLen > cn.brwSize:
+		return nil, status.Errorf(status.Protocol, "rpc: %v with bulk of %d bytes, %d were agreed", h.Op, h.BulkLen, cn.brwSize)
+	case h.Slot > uint32(PriorSlots+cn.limit):
+		return nil, status.Errorf(status.Protocol, "rpc: %v in slot %d, %d were agreed", h.Op, h.Slot, PriorSlots+cn.limit)
+	case h.Op.Modifies() == (h.Slot == 0):
+		return nil, status.Errorf(status.Protocol, "rpc: %v in slot %d", h.Op, h.Slot)
+	}
+	c, err := cn.admit(h)
+	if err != nil {
+		return nil, err
+	}
+	body, err := cn.l.body(&c.buf, h)
+	if err != nil {
+		return nil, err
+	}
+	c.Body = body
+	if h.BulkLen > 0 {
+		c.bulkBuf = cn.s.pool.get(int(h.BulkLen))
+		c.Bulk = c.bulkBuf
+		if _, err := cn.l.read(c.Bulk); err != nil {
+			return nil, err
+		}
+	}
+	cn.l.frameDone()
+	return c, nil
+}
+
+// admit counts a request and gives it a Call. More than was agreed is an error of kind Protocol.
+func (cn *Conn) admit(h *wire.Header) (*Call, error) {
+	prior := h.Op.Prior()
+	cn.mu.Lock()
+	defer cn.mu.Unlock()
+	count, limit := &cn.normal, 2*cn.limit
+	if prior {
+		count, limit = &cn.prior, 2*PriorSlots+2
+	}
+	if *count >= limit || cn.writing > 2*(2*cn.limit+2*PriorSlots) {
+		return nil, status.Errorf(status.Protocol, "rpc: more than %d requests in flight, or replies not taken", limit)
+	}
+	*count++
+	var c *Call
+	if n := len(cn.free); n > 0 {
+		c, cn.free = cn.free[n-1], cn.free[:n-1]
+	} else {
+		c = &Call{Conn: cn, owner: cn, pool: cn.s.pool}
+	}
+	c.Header, c.Session, c.prior, c.start = *h, cn.session, prior, time.Now()
+	return c, nil
+}
+
+// handOn gives the reading role to another worker, unless the client sends one request at a time: then w keeps it while it
+// serves, and loses it when that takes long.
+func (cn *Conn) handOn(w *worker, h *wire.Header) {
+	if h.Flags&wire.FlagAlone != 0 && cn.l.buffered() == 0 {
+		cn.aloneRun++
+	} else {
+		cn.aloneRun = 0
+	}
+	cn.mu.Lock()
+	defer cn.mu.Unlock()
+	if cn.aloneRun <= aloneAfter {
+		cn.passLocked()
+		return
+	}
+	cn.lazy = w
+	if cn.timer == nil {
+		cn.timer = time.AfterFunc(aloneLimit, cn.takeRole)
+	} else {
+		cn.timer.Reset(aloneLimit)
+	}
+}
+
+// takeRole is what the timer does.
+func (cn *Conn) takeRole() {
+	cn.mu.Lock()
+	defer cn.mu.Unlock()
+	if cn.lazy != nil && !cn.dead {
+		cn.lazy = nil
+		cn.passLocked()
+	}
+}
+
+// passLocked gives the reading role to an idle worker, or to a new one. Workers are bounded by what admit admits.
+func (cn *Conn) passLocked() {
+	n := len(cn.idle) - 1
+	if n < 0 {
+		cn.minIdle = 0
+		cn.startWorker()
+		return
+	}
+	w := cn.idle[n]
+	cn.idle = cn.idle[:n]
+	cn.minIdle = min(cn.minIdle, n)
+	w.role <- true
+}
+
+// again waits until w has the reading role; false says that w is to end.
+func (cn *Conn) again(w *worker) bool {
+	cn.mu.Lock()
+	if cn.lazy == w {
+		cn.lazy = nil
+		cn.timer.Stop()
+		cn.mu.Unlock()
+		return true
+	}
+	if cn.dead {
+		cn.mu.Unlock()
+		return false
+	}
+	cn.idle = append(cn.idle, w)
+	cn.mu.Unlock()
+	return <-w.role
+}
+
+// serve runs one request.
+func (cn *Conn) serve(w *worker, c *Call) {
+	s := cn.s
+	s.stats.received.Add(int64(len(c.Body) + len(c.Bulk)))
+	if c.Header.Flags&wire.FlagResent != 0 {
+		s.stats.resent.Inc()
+	}
+	err := cn.check(c)
+	if err == nil && c.Header.Op != wire.OpPing {
+		s.stats.active.Add(1)
+		s.running.Add(1)
+		if s.draining.Load() {
+			err = status.Stopping
+		} else {
+			err = c.Session.Serve(w.e, c)
+		}
+		s.stats.active.Add(-1)
+		if s.running.Add(-1); s.draining.Load() {
+			defer wake(s.drained)
+		}
+	}
+	if err == ErrHeld {
+		s.stats.held.Add(1)
+		if c.held.Add(1) == 2 {
+			cn.recycle(c)
+		}
+	} else {
+		cn.answer(c, err)
+		cn.recycle(c)
+	}
+	w.e.Reset()
+}
+
+// check answers what no session needs to see.
+func (cn *Conn) check(c *Call) error {
+	h := &c.Header
+	switch {
+	case !h.Op.Known():
+		return status.Errorf(status.NotSystem, "rpc: this version does not know %v", h.Op)
+	case cn.s.draining.Load():
+		return status.Stopping
+	case h.Generation != c.Session.Generation():
+		return status.NotConnected
+	case h.BulkLen > 0 && h.Flags&wire.FlagBulkSum != 0 && wire.Sum(c.Bulk) != h.BulkSum:
+		cn.s.stats.checksums.Inc()
+		return status.Checksum
+	}
+	return nil
+}
+
+// answer implements callOwner. The request stops to count in flight before its reply leaves, because with the reply the
+// client may send the next one.
+func (cn *Conn) answer(c *Call, err error) {
+	s := cn.s
+	bulk, n := c.encode(err, c.Session.LastCommitted(), c.Session.Generation())
+	s.stats.times.observe(c.Header.Op, time.Since(c.start))
+	s.stats.sent.Add(int64(len(c.out) - wire.HeaderSize + n))
+	cn.mu.Lock()
+	if c.prior {
+		cn.prior--
+	} else {
+		cn.normal--
+	}
+	cn.writing++
+	cn.mu.Unlock()
+	cn.l.send(c.out, bulk, n) // an error ends the link, which the reading role notices
+	cn.mu.Lock()
+	cn.writing--
+	cn.mu.Unlock()
+}
+
+// recycle implements callOwner.
+func (cn *Conn) recycle(c *Call) {
+	c.reset()
+	cn.mu.Lock()
+	if len(cn.free) < 2*cn.limit+2*PriorSlots {
+		cn.free = append(cn.free, c)
+	}
+	cn.mu.Unlock()
+}
+
+func (cn *Conn) context() context.Context { return cn.ctx }
+
+// connect takes the first request of a connection, which must be CONNECT.
+func (cn *Conn) connect() error {
+	if err := cn.l.nc.SetReadDeadline(time.Now().Add(cn.s.o.ConnectTimeout)); err != nil {
+		return err
+	}
+	c := &Call{Conn: cn, owner: cn, pool: cn.s.pool, start: time.Now()}
+	h := &c.Header
+	if err := cn.l.header(h); err != nil {
+		return fmt.Errorf("rpc: waiting for CONNECT: %w", err)
+	}
+	if h.Op != wire.OpConnect || h.Flags&(wire.FlagReply|wire.FlagCallback) != 0 || h.BulkLen > 0 {
+		return status.Errorf(status.Protocol, "rpc: a connection that starts with %v", h)
+	}
+	var err error
+	if c.Body, err = cn.l.body(&c.buf, h); err != nil {
+		return err
+	}
+	cn.l.frameDone()
+	var r wirepb.ConnectRequest
+	if err := c.Decode(&r); err != nil {
+		return err
+	}
+	session, reply, err := cn.join(&r)
+	var generation uint64
+	if err == nil {
+		c.Reply, generation = reply, reply.Generation
+	} else {
+		cn.s.stats.refused.Inc()
+	}
+	c.encode(err, wire.Transno(reply.GetLastCommitted()), generation)
+	if err := cn.l.nc.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	if sendErr := cn.l.send(c.out, nil, 0); sendErr != nil || err != nil {
+		if session != nil {
+			session.Disconnected(cn)
+		}
+		return fmt.Errorf("rpc: connect: %w", firstError(err, sendErr))
+	}
+	cn.session = session
+	return nil
+}
+
+func firstError(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// join finds the target and lets it admit the peer.
+func (cn *Conn) join(r *wirepb.ConnectRequest) (Session, *wirepb.ConnectReply, error) {
+	switch {
+	case r.Version+1 < wire.Version || r.Version > wire.Version+1:
+		return nil, nil, status.Errorf(status.Refused, "rpc: this server speaks protocol version %d, the peer %d: upgrade the older one", wire.Version, r.Version)
+	case len(r.Uuid) != 16:
+		return nil, nil, status.Errorf(status.Protocol, "rpc: a CONNECT with a uuid of %d bytes", len(r.Uuid))
+	case len(r.Peer) > 256 || len(r.Target) > 256:
+		return nil, nil, status.Errorf(status.Protocol, "rpc: a CONNECT with names over 256 bytes")
+	case cn.s.draining.Load():
+		return nil, nil, status.Stopping
+	}
+	target, err := cn.s.o.Find(string(r.Target))
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(r.Peer) > 0 {
+		cn.peer = fmt.Sprintf("%s (%s)", r.Peer, cn.peer)
+	}
+	cn.bulk = r.Bulk
+	session, reply, err := target.Connect(cn.ctx, cn, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	if reply.Version == 0 {
+		reply.Version = wire.Version
+	}
+	if reply.MaxRpcsInFlight == 0 {
+		reply.MaxRpcsInFlight = DefaultInFlightMetadata
+	}
+	reply.MaxRpcsInFlight = min(reply.MaxRpcsInFlight, MaxInFlightLimit)
+	if reply.BrwSize == 0 {
+		reply.BrwSize = wire.BulkMax
+	}
+	cn.limit, cn.brwSize = int(reply.MaxRpcsInFlight), min(reply.BrwSize, wire.BulkMax)
+	return session, reply, nil
+}
+
+// end closes the connection after its last read. Only the worker with the reading role calls it, once.
+func (cn *Conn) end(err error) {
+	err = cn.l.err(err)
+	cn.l.close(err)
+	cn.cancel()
+	cn.mu.Lock()
+	cn.dead = true
+	for _, w := range cn.idle {
+		w.role <- false
+	}
+	cn.idle = nil
+	if cn.timer != nil {
+		cn.timer.Stop()
+	}
+	cn.mu.Unlock()
+	cn.calls.drop(cn.l)
+	if status.Of(err) == status.Protocol {
+		cn.s.stats.protocol.Inc()
+		cn.s.o.Log.Warn("peer cut off", "peer", cn.peer, "error", err)
+	} else if err != io.EOF {
+		cn.s.o.Log.Debug("connection ended", "peer", cn.peer, "error", err)
+	}
+	cn.s.forget(cn)
+	if cn.session != nil {
+		cn.session.Disconnected(cn)
+	}
+}
+
+// sweep cuts the connection if it is stuck or silent, and ends workers that the time since the last sweep did not need.
+func (cn *Conn) sweep(now time.Time) {
+	err := cn.l.stuck(now, cn.s.o.StuckTimeout)
+	if silent := now.Sub(time.Unix(0, cn.l.lastHeard.Load())); err == nil && silent > cn.s.o.SilentTimeout {
+		err = status.Errorf(status.TimedOut, "rpc: no sign of life for %v", silent.Round(time.Second))
+	}
+	if err != nil {
+		cn.l.close(err)
+		return
+	}
+	cn.mu.Lock()
+	defer cn.mu.Unlock()
+	n := min(cn.minIdle, len(cn.idle)) - 1 // one stays, for the next hand-over
+	for range max(n, 0) {
+		cn.idle[0].role <- false
+		cn.idle = cn.idle[1:]
+	}
+	cn.minIdle = len(cn.idle)
+}
+
+// Peer says who is at the other end, for people: the peer's own words and its address.
+func (cn *Conn) Peer() string { return cn.peer }
+
+// Bulk reports whether this is the second, bulk connection of its import.
+func (cn *Conn) Bulk() bool { return cn.bulk }
+
+// LastHeard is when the last frame of the peer began to arrive, pings included.
+func (cn *Conn) LastHeard() time.Time { return time.Unix(0, cn.l.lastHeard.Load()) }
+
+// Close cuts the connection. It does not wait; Session.Disconnected follows.
+func (cn *Conn) Close() { cn.l.close(net.ErrClosed) }
+
+// Callback calls the client on this connection, which must be its first one, and waits for the answer. When ctx ends it
+// returns ctx's error, and the call may still be served. Errors: as the client's Callback returned; status.NotConnected
+// when the connection is gone. Calls carry no bulk. At most CallbacksMax are on their way; further ones wait.
+func (cn *Conn) Callback(ctx context.Context, r *Request) error {
+	if cn.bulk || len(r.Bulk) > 0 || len(r.Into) > 0 {
+		return status.Errorf(status.Invalid, "rpc: a call to a client with bulk or on its bulk connection")
+	}
+	index, err := cn.callIDs.acquire(ctx, cn.ctx.Done())
+	if err != nil {
+		return err
+	}
+	f := &cn.calls.flights[index]
+	f.op, f.pool = r.Op, cn.callIDs
+	if err := encodeBody(&f.buf, r.Body); err != nil {
+		cn.calls.free(f)
+		return fmt.Errorf("rpc: %v: %w", r.Op, err)
+	}
+	if _, ok := cn.calls.begin(f, cn.l, nil); !ok {
+		cn.calls.free(f)
+		return status.NotConnected
+	}
+	h := wire.Header{Flags: wire.FlagCallback, Op: r.Op, XID: f.xid, BodyLen: uint32(len(f.buf) - wire.HeaderSize)}
+	h.Put(f.buf, f.buf[wire.HeaderSize:])
+	cn.l.send(f.buf, nil, 0) // an error ends the link, and the flight is lost
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		cn.calls.abandon(f)
+		return ctx.Err()
+	}
+	defer cn.calls.free(f)
+	switch {
+	case f.state == flightLost:
+		return status.NotConnected
+	case f.hdr.Status != status.OK:
+		return errorOf(f.hdr.Status, f.reply)
+	case r.Reply == nil:
+		return nil
+	}
+	if err := r.Reply.UnmarshalVT(f.reply); err != nil {
+		return fmt.Errorf("rpc: %w: the reply of %s to %v: %w", status.Protocol, cn.peer, r.Op, err)
+	}
+	return nil
+}

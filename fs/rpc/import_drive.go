@@ -1,0 +1,432 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+)
+
+const (
+	// connectTimeout bounds one try: dial and CONNECT.
+	connectTimeout = 10 * time.Second
+	// pingInterval is how long a connection may be silent before the import pings.
+	pingInterval = 5 * time.Second
+	// deadTimeout is how long a connection may be silent, pings included, before it counts as dead. It is well under the
+	// 60 s after which a target evicts a silent client.
+	deadTimeout = 20 * time.Second
+	// stuckTimeout is how long one frame may take to pass.
+	stuckTimeout = 60 * time.Second
+)
+
+// driver is the goroutine that connects an import and keeps it connected. Its decisions are machine's.
+type driver struct {
+	i       *Import
+	m       machine
+	started time.Time
+	ls      *links // nil while not connected
+	first   bool   // not connected yet
+	kind    string // of the last loss, for the log
+}
+
+func newDriver(i *Import) *driver {
+	d := &driver{i: i, started: time.Now(), first: true}
+	i.mu.Lock()
+	d.m.setAddresses(len(i.addresses))
+	i.mu.Unlock()
+	return d
+}
+
+// run drives until ctx ends.
+func (d *driver) run(ctx context.Context) {
+	in := d.wait(ctx, -1)
+	for {
+		in.now, in.jitter = time.Since(d.started), rand.Float64()
+		out := d.m.step(in)
+		d.publish(out.action)
+		switch out.action {
+		case actDial:
+			in = d.dial(ctx, out.address)
+		case actResend:
+			d.resend()
+			in = input{event: evRecovered}
+		case actFail:
+			d.fail()
+			in = input{event: evFlushed}
+		case actWait, actRefuse:
+			d.cut()
+			in = d.wait(ctx, out.delay)
+		case actStop:
+			d.cut()
+			d.i.table.releaseOrphans()
+			return
+		default: // actFlow, actNothing
+			in = d.wait(ctx, -1)
+		}
+	}
+}
+
+// publish shows the machine's state to the import, and lets requests flow when it says so.
+func (d *driver) publish(a action) {
+	i := d.i
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.state == StateClosed {
+		return
+	}
+	if a == actFlow {
+		i.refusal, i.lastErr = nil, nil
+		i.full.Store(d.ls)
+		select {
+		case <-d.ls.ended: // its reader may have looked before
+			i.full.CompareAndSwap(d.ls, nil)
+		default:
+		}
+	}
+	if i.state != d.m.state || a == actRefuse {
+		i.state = d.m.state
+		i.changedLocked()
+	}
+}
+
+// wait returns the next event that the machine's state can take; delay below 0 is for ever.
+func (d *driver) wait(ctx context.Context, delay time.Duration) input {
+	until := time.Now().Add(delay)
+	for {
+		if ev, ok := d.wanted(); ok {
+			return input{event: ev}
+		}
+		var ended chan struct{}
+		next := time.Until(until)
+		if d.ls != nil {
+			ended = d.ls.ended
+			next = d.ping(time.Now())
+		}
+		var timer *time.Timer
+		var fired <-chan time.Time
+		if d.ls != nil || delay >= 0 {
+			timer = time.NewTimer(max(next, 0))
+			fired = timer.C
+		}
+		select {
+		case <-ctx.Done():
+			return input{event: evClose}
+		case <-ended:
+			return input{event: evLost}
+		case <-d.i.kick:
+		case <-fired:
+			if d.ls == nil {
+				return input{event: evTimer}
+			}
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+}
+
+// wanted takes what others have asked of the driver.
+func (d *driver) wanted() (event, bool) {
+	i := d.i
+	i.mu.Lock()
+	w := i.want
+	i.want.connect, i.want.evicted, i.want.resend, i.want.addresses = false, false, false, false
+	if w.addresses {
+		d.m.setAddresses(len(i.addresses))
+	}
+	i.mu.Unlock()
+	switch {
+	case d.ls == nil && d.m.state == StateNew:
+		return evConnect, w.connect
+	case d.ls == nil:
+		return evConnect, w.connect || w.addresses
+	case w.evicted:
+		return evEvicted, true
+	case w.resend:
+		d.resend()
+	}
+	return 0, false
+}
+
+// dial tries one address.
+func (d *driver) dial(ctx context.Context, address int) input {
+	i := d.i
+	i.mu.Lock()
+	addr := i.addresses[min(address, len(i.addresses)-1)]
+	i.want.connect, i.want.evicted = false, false
+	i.mu.Unlock()
+	try, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	ls, reply, err := d.connect(try, addr)
+	if ctx.Err() != nil {
+		if ls != nil {
+			ls.close(errClosed)
+		}
+		return input{event: evClose}
+	}
+	if err != nil {
+		return d.dialFailed(addr, err)
+	}
+	d.ls = ls
+	i.instance.Store(reply.Instance)
+	n := i.o.MaxInFlight
+	if reply.MaxRpcsInFlight > 0 {
+		n = min(n, int(reply.MaxRpcsInFlight))
+	}
+	i.reads.setLimit(n)
+	i.mods.setLimit(n)
+	i.advance(wire.Transno(reply.LastCommitted))
+	if !d.first {
+		i.stats.reconnects.Inc()
+	}
+	d.first = false
+	i.log.Debug("connected", "address", addr, "instance", reply.Instance, "recovered", reply.Recovered)
+	if i.o.OnConnect != nil {
+		i.o.OnConnect(reply)
+	}
+	ls.readers.Go(func() { i.read(ls, ls.control) })
+	if ls.bulk != ls.control {
+		ls.readers.Go(func() { i.read(ls, ls.bulk) })
+	}
+	return input{event: evConnected, generation: reply.Generation, instance: reply.Instance, recovered: reply.Recovered}
+}
+
+func (d *driver) dialFailed(addr string, err error) input {
+	i := d.i
+	refused := status.Of(err) == status.Refused
+	i.mu.Lock()
+	i.lastErr = fmt.Errorf("rpc: %s at %s: %w", i.o.Target, addr, err)
+	if refused {
+		i.refusal = i.lastErr
+	}
+	i.mu.Unlock()
+	if k := err.Error(); k != d.kind { // the same failure again is no news
+		d.kind = k
+		i.log.Warn("cannot connect, trying again", "address", addr, "error", err)
+	}
+	if refused {
+		return input{event: evRefused}
+	}
+	return input{event: evFailed}
+}
+
+// connect opens the connections to a server.
+func (d *driver) connect(ctx context.Context, addr string) (*links, *wirepb.ConnectReply, error) {
+	control, reply, err := d.open(ctx, addr, false, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	ls := &links{control: control, bulk: control, generation: reply.Generation, ended: make(chan struct{})}
+	if d.i.o.Bulk {
+		bulk, second, err := d.open(ctx, addr, true, reply)
+		if err == nil && second.Generation != reply.Generation {
+			bulk.close(errClosed)
+			err = status.Errorf(status.Protocol, "rpc: the bulk connection joined export %d instead of %d", second.Generation, reply.Generation)
+		}
+		if err != nil {
+			control.close(errClosed)
+			return nil, nil, fmt.Errorf("rpc: bulk connection: %w", err)
+		}
+		ls.bulk = bulk
+	}
+	return ls, reply, nil
+}
+
+// open makes one connection and says CONNECT. joins is the reply on the control connection, for the bulk one.
+func (d *driver) open(ctx context.Context, addr string, bulk bool, joins *wirepb.ConnectReply) (*link, *wirepb.ConnectReply, error) {
+	o := &d.i.o
+	nc, err := o.Transport.Dial(ctx, addr)
+	if err != nil {
+		return nil, nil, err
+	}
+	l := newLink(nc)
+	stop := context.AfterFunc(ctx, func() { l.close(context.Cause(ctx)) })
+	defer stop()
+	r := &wirepb.ConnectRequest{
+		Version: wire.Version, Fsname: []byte(o.FSName), Target: []byte(o.Target), Uuid: o.UUID[:], Peer: []byte(o.Peer),
+		Kind: o.Kind, ReadOnly: o.ReadOnly, Bulk: bulk, Generation: d.m.generation, Instance: d.m.instance,
+		LastCommitted: d.i.committed.Load(),
+	}
+	if joins != nil {
+		r.Generation, r.Instance = joins.Generation, joins.Instance
+	}
+	reply, err := d.handshake(l, r)
+	if err == nil && !stop() {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		err = l.err(err)
+		l.close(err)
+		return nil, nil, err
+	}
+	return l, reply, nil
+}
+
+// handshake sends CONNECT and takes its reply. Nobody else uses the link yet.
+func (d *driver) handshake(l *link, r *wirepb.ConnectRequest) (*wirepb.ConnectReply, error) {
+	var buf []byte
+	if err := encodeBody(&buf, r); err != nil {
+		return nil, err
+	}
+	d.i.table.mu.Lock()
+	d.i.table.seq++
+	h := wire.Header{Op: wire.OpConnect, XID: wire.XID(d.i.table.seq<<indexBits | indexLimit - 1)}
+	d.i.table.mu.Unlock()
+	h.BodyLen = uint32(len(buf) - wire.HeaderSize)
+	h.Put(buf, buf[wire.HeaderSize:])
+	if err := l.send(buf, nil, 0); err != nil {
+		return nil, err
+	}
+	var got wire.Header
+	if err := l.header(&got); err != nil {
+		return nil, err
+	}
+	if got.Op != wire.OpConnect || got.XID != h.XID || got.Flags&wire.FlagReply == 0 || got.BulkLen > 0 {
+		return nil, errUnasked(&got)
+	}
+	body, err := l.body(&buf, &got)
+	if err != nil {
+		return nil, err
+	}
+	l.frameDone()
+	if got.Status != status.OK {
+		return nil, errorOf(got.Status, body)
+	}
+	reply := &wirepb.ConnectReply{}
+	if err := reply.UnmarshalVT(body); err != nil {
+		return nil, fmt.Errorf("rpc: %w: the reply to CONNECT: %w", status.Protocol, err)
+	}
+	if v := reply.Version; v+1 < wire.Version || v > wire.Version+1 {
+		return nil, status.Errorf(status.Refused, "rpc: the server speaks protocol version %d, this program %d: upgrade the older one", v, wire.Version)
+	}
+	return reply, nil
+}
+
+// cut closes the connections and waits for their readers.
+func (d *driver) cut() {
+	ls := d.ls
+	if ls == nil {
+		return
+	}
+	d.ls = nil
+	d.i.full.CompareAndSwap(ls, nil)
+	lost := ls.control.err(nil)
+	if lost == nil {
+		lost = ls.bulk.err(nil)
+	}
+	ls.close(errors.New("rpc: the other connection ended"))
+	ls.readers.Wait()
+	if lost != nil && d.m.state != StateClosed {
+		d.kind = ""
+		d.i.log.Info("connection lost", "error", lost)
+	}
+}
+
+// fail ends what was in flight when the export went.
+func (d *driver) fail() {
+	d.i.evictions.Add(1)
+	d.i.stats.evictions.Inc()
+	if !d.m.connected {
+		d.cut()
+	}
+	d.i.table.releaseOrphans()
+	d.i.log.Warn("evicted by the target; what was in flight has failed")
+}
+
+// resend sends the orphans that were lost with the last connection.
+func (d *driver) resend() {
+	for _, f := range d.i.table.lostOrphans() {
+		h := wire.Header{Op: f.op}
+		if !d.i.transmit(f, d.ls, &h, nil) {
+			return
+		}
+	}
+}
+
+// ping asks for a sign of life on silent connections, closes dead ones, and returns when to look again.
+func (d *driver) ping(now time.Time) time.Duration {
+	next := pingInterval
+	for n, l := range [...]*link{d.ls.control, d.ls.bulk} {
+		if n == 1 && l == d.ls.control {
+			break
+		}
+		silent := now.Sub(time.Unix(0, l.lastHeard.Load()))
+		if err := l.stuck(now, stuckTimeout); err != nil {
+			l.close(err)
+		}
+		switch {
+		case silent >= deadTimeout:
+			l.close(status.Errorf(status.TimedOut, "rpc: no sign of life for %v", silent.Round(time.Second)))
+		case silent >= pingInterval:
+			d.sendPing(l)
+			next = min(next, max(deadTimeout-silent, time.Second))
+		default:
+			next = min(next, pingInterval-silent)
+		}
+	}
+	return max(next, time.Millisecond)
+}
+
+// sendPing sends a ping whose reply the reader drops; one per connection is on its way at most.
+func (d *driver) sendPing(l *link) {
+	i := d.i
+	if l.pinging.Swap(true) {
+		return
+	}
+	index, ok := i.pings.try()
+	if !ok {
+		return
+	}
+	f := &i.table.flights[index]
+	f.op, f.pool, f.slot = wire.OpPing, i.pings, 0
+	if err := encodeBody(&f.buf, nil); err != nil {
+		panic(err) // an empty body
+	}
+	if !i.table.beginOrphan(f, l) {
+		i.table.free(f)
+		return
+	}
+	h := wire.Header{Op: wire.OpPing, XID: f.xid, Generation: d.ls.generation}
+	h.Put(f.buf, f.buf[wire.HeaderSize:])
+	if sent, _ := l.trySend(f.buf, deadTimeout); !sent { // an error closes the link, and its reader drops the ping
+		i.table.undo(f, l)
+		l.pinging.Store(false)
+	}
+}
+
+// read takes frames from l until it ends.
+func (i *Import) read(ls *links, l *link) {
+	l.close(i.readFrames(l))
+	i.full.CompareAndSwap(ls, nil)
+	ls.once.Do(func() { close(ls.ended) })
+	i.table.drop(l)
+}
+
+func (i *Import) readFrames(l *link) error {
+	var h wire.Header
+	for {
+		if err := l.header(&h); err != nil {
+			return err
+		}
+		var err error
+		switch {
+		case h.Flags&wire.FlagCallback != 0 && h.Flags&wire.FlagReply == 0:
+			err = i.calls.take(l, &h)
+		case h.Flags&wire.FlagReply != 0 && h.Flags&wire.FlagCallback == 0:
+			err = i.table.receive(l, &h)
+			if h.Op == wire.OpPing {
+				l.pinging.Store(false)
+			}
+		default:
+			err = errUnasked(&h)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
