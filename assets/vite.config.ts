@@ -1,4 +1,4 @@
-import { readdirSync, rmSync } from 'node:fs'
+import { readdirSync, readFileSync, rmSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vite'
 
@@ -18,6 +18,19 @@ export default defineConfig({
     assetsInlineLimit: 0,
   },
   plugins: [
+    {
+      // What is in the bundle goes out with the words of its licences.
+      name: 'licences',
+      apply: 'build',
+      generateBundle() {
+        const { dependencies } = JSON.parse(readFileSync(new URL('./package.json', import.meta.url), 'utf8'))
+        const texts = Object.keys(dependencies).map((name) => {
+          const text = readFileSync(new URL(`./node_modules/${name}/LICENSE`, import.meta.url), 'utf8')
+          return `${name}\n\n${text.trim()}\n`
+        })
+        this.emitFile({ type: 'asset', fileName: 'assets/licences.txt', source: texts.join('\n\n') })
+      },
+    },
     {
       name: 'empty-dist-but-placeholder',
       apply: 'build',

@@ -50,6 +50,7 @@ export function App() {
         <a href="/api/v1/overview">overview JSON</a>
         <a href="/api/v1/host">host JSON</a>
         <a href="/api/v1/stats">statistics JSON</a>
+        <a class="foot-end" href="/assets/licences.txt">Licences</a>
       </footer>
     </>
   )

@@ -63,6 +63,8 @@ try {
   await page.locator('.plots').focus()
   await page.keyboard.press('ArrowLeft')
   await until('the time under the cursor', async () => /at \d\d:\d\d:\d\d/.test(await text('#activity .panel-note')))
+  for (let i = 0; shots && i < 20; i++) await page.keyboard.press('ArrowLeft')
+  if (shots) await page.screenshot({ path: `${shots}/cursor.png`, fullPage: true })
   await page.keyboard.press('Escape')
   await until('now again', async () => /^last \d+/.test(await text('#activity .panel-note')))
 

@@ -71,12 +71,13 @@ func (s *Server) page(c echo.Context) error {
 
 // contentTypes are the kinds of file in the bundle; others are not served.
 var contentTypes = map[string]string{
-	"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8",
+	"txt": "text/plain; charset=utf-8",
+	"js":  "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8",
 	"svg": "image/svg+xml", "woff2": "font/woff2", "png": "image/png",
 }
 
-// asset serves a file of the bundle. Its name holds a hash of its content, so it never
-// changes.
+// asset serves a file of the bundle. A name holds a hash of its content, so it never
+// changes; but for the text of the licences.
 func (s *Server) asset(c echo.Context) error {
 	name := "assets/" + c.Param("*")
 	kind := contentTypes[name[strings.LastIndexByte(name, '.')+1:]]
@@ -90,7 +91,9 @@ func (s *Server) asset(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Response().Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	if !strings.HasSuffix(name, ".txt") {
+		c.Response().Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
 	return c.Blob(http.StatusOK, kind, body)
 }
 

@@ -23,7 +23,7 @@ import (
 var testAssets = fstest.MapFS{
 	"index.html":       {Data: []byte("<title>page</title>")},
 	"assets/x-1.js":    {Data: []byte("1")},
-	"assets/notes.txt": {Data: []byte("not served")},
+	"assets/notes.md": {Data: []byte("not served")},
 }
 
 // startServer serves on a free loopback port until the test ends.
@@ -83,7 +83,7 @@ func TestRoutes(t *testing.T) {
 	}{
 		{"GET", "/", 200, "<title>page"},
 		{"GET", "/assets/x-1.js", 200, "1"},
-		{"GET", "/assets/notes.txt", 404, ""},
+		{"GET", "/assets/notes.md", 404, ""},
 		{"GET", "/assets/missing.js", 404, ""},
 		{"GET", "/assets/..%2findex.js", 404, ""},
 		{"GET", "/healthz", 200, "ok"},
