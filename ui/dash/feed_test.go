@@ -85,6 +85,28 @@ func TestRatesAndRing(t *testing.T) {
 	})
 }
 
+// Metadata operations are what the histograms of an MDT's operations have counted.
+func TestMetadataOperations(t *testing.T) {
+	r := stats.NewRegistry()
+	label := func(op string) []stats.Label {
+		return []stats.Label{stats.Metric("strake_mdt_op_seconds"), {Name: "op", Value: op}}
+	}
+	for _, op := range []string{"lookup", "create", "ping"} {
+		r.Histogram("mdt.strake-MDT0000.stats."+op, "", label(op)...)
+	}
+	r.Counter("mdt.strake-MDT0000.stats.errors", "").Add(100)
+	r.Func("mdt.strake-MDT0000.num_exports", "", func() int64 { return 3 })
+	now := time.Now()
+	last := readSums(r, now)
+	r.Histogram("mdt.strake-MDT0000.stats.create", "").Observe(time.Millisecond)
+	r.Histogram("mdt.strake-MDT0000.stats.lookup", "").Observe(time.Millisecond)
+	r.Histogram("mdt.strake-MDT0000.stats.ping", "").Observe(time.Millisecond)
+	next := readSums(r, now.Add(2*time.Second))
+	if p := pointBetween(&last, &next); p.values[serOps] != 1 || p.values[serClients] != 3 {
+		t.Errorf("%v operations per second, %v clients", p.values[serOps], p.values[serClients])
+	}
+}
+
 func TestJudge(t *testing.T) {
 	full := Target{Name: "strake-OST0001", Kind: "OST", Index: 1, State: StateActive, TotalBytes: 100, FreeBytes: 3, AvailBytes: 2}
 	tests := map[string]struct {

@@ -21,8 +21,8 @@ import (
 )
 
 var testAssets = fstest.MapFS{
-	"index.html":       {Data: []byte("<title>page</title>")},
-	"assets/x-1.js":    {Data: []byte("1")},
+	"index.html":      {Data: []byte("<title>page</title>")},
+	"assets/x-1.js":   {Data: []byte("1")},
 	"assets/notes.md": {Data: []byte("not served")},
 }
 

@@ -88,13 +88,25 @@ func seriesOf(e *stats.Entry) int {
 		}
 	case "mdt":
 		switch {
-		case e.Metric == "lustre_connected_clients":
+		case len(elements) == 3 && last == "num_exports":
 			return serClients
-		case e.Metric == "lustre_stats_total" || len(elements) == 4 && elements[2] == "md_stats":
+		case len(elements) == 4 && elements[2] == "stats" && e.Kind == stats.KindHistogram && !isUpkeep(last):
 			return serOps
 		}
 	}
 	return -1
+}
+
+// isUpkeep says which operations of an MDT keep a connection and do nothing to a file.
+func isUpkeep(op string) bool { return op == "ping" || op == "connect" || op == "disconnect" }
+
+// numberOf is a figure's value, and a histogram's number of observations.
+func numberOf(e *stats.Entry) (float64, bool) {
+	if h, ok := e.Histogram(); ok {
+		return float64(h.Count), true
+	}
+	n, ok := e.Value()
+	return float64(n), ok
 }
 
 func hostSeries(elements []string, last string) int {
@@ -150,11 +162,10 @@ func readSums(r *stats.Registry, now time.Time) sums {
 		if series < 0 {
 			return nil
 		}
-		n, ok := e.Value()
+		v, ok := numberOf(&e)
 		if !ok {
 			return nil
 		}
-		v := float64(n)
 		switch {
 		case math.IsNaN(s.values[series]):
 			s.values[series] = v
