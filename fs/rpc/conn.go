@@ -34,6 +34,7 @@ type Conn struct {
 	brwSize uint32 // largest bulk
 
 	// Of the worker with the reading role:
+	header   wire.Header
 	aloneRun int // requests in a row that said that they were alone
 
 	mu      sync.Mutex
@@ -100,21 +101,21 @@ func (cn *Conn) next() (*Call, error) {
 			return nil, err
 		}
 	}
-	var h wire.Header
+	h := &cn.header
 	for {
-		if err := cn.l.header(&h); err != nil {
+		if err := cn.l.header(h); err != nil {
 			return nil, err
 		}
 		switch {
 		case h.Flags&(wire.FlagReply|wire.FlagCallback) == wire.FlagReply|wire.FlagCallback:
-			if err := cn.calls.receive(cn.l, &h); err != nil {
+			if err := cn.calls.receive(cn.l, h); err != nil {
 				return nil, err
 			}
 			continue
 		case h.Flags&(wire.FlagReply|wire.FlagCallback) != 0:
-			return nil, errUnasked(&h)
+			return nil, errUnasked(h)
 		}
-		return cn.take(&h)
+		return cn.take(h)
 	}
 }
 
