@@ -2,112 +2,257 @@ package lov
 
 import (
 	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
 
 	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/extent"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/layout"
 	"github.com/strakefs/strake/fs/osc"
+	"github.com/strakefs/strake/fs/status"
 )
 
 // Owner is whom a file's space is charged to.
 type Owner = osc.Owner
 
-// Set is the OSCs of a mount by OST index.
-type Set struct{}
+// File is one file's data: its layout, and this client's dirty data of it. Safe for concurrent use.
+type File struct {
+	set    *Set
+	fid    fid.FID
+	layout *layout.Layout
+	gate   gate
+	// objects holds the objects of all components, stripe after stripe.
+	objects []osc.Object
+	// missing counts objects whose OST was not in the set yet.
+	missing atomic.Int32
+	size    atomic.Uint64
 
-// NewSet returns a set of these OSCs.
-func NewSet(oscs ...*osc.OSC) *Set { panic("lov: not yet") }
-
-// Add enters an OSC.
-func (s *Set) Add(o *osc.OSC) { panic("lov: not yet") }
-
-// Get returns the OSC of an index, nil if there is none.
-func (s *Set) Get(i layout.OSTIndex) *osc.OSC { panic("lov: not yet") }
-
-// OSTSpace is one OST's answer to Statfs.
-type OSTSpace struct {
-	Index layout.OSTIndex
-	osc.Space
-	// Err says why an OST did not answer.
-	Err error
+	mu    sync.Mutex
+	owner Owner     // guarded by mu
+	err   error     // guarded by mu: the oldest delayed error that nobody was told
+	mtime attr.Time // guarded by mu: of the newest write
 }
 
-// Space sums what the OSTs told.
-type Space struct {
-	osc.Space
-	OSTs []OSTSpace
+// Open returns a file's data. It does no I/O. The file keeps l, which must not change any more; a layout without
+// objects is a file that can be read as zeros and not be written. Errors are of kind Invalid.
+func (s *Set) Open(id fid.FID, l *layout.Layout, o Owner) (*File, error) {
+	if err := l.Check(); err != nil {
+		return nil, fmt.Errorf("lov: %v: %w", id, err)
+	}
+	f := &File{set: s, fid: id, layout: l, owner: o}
+	n := 0
+	for i := range l.Components {
+		n += len(l.Components[i].Stripes)
+	}
+	f.objects = make([]osc.Object, n)
+	f.missing.Store(int32(n))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.findLocked()
+	return f, nil
 }
 
-// Statfs asks all OSTs in parallel; one that does not answer in time is left out of the sum.
-func (s *Set) Statfs(ctx context.Context) (Space, error) { panic("lov: not yet") }
-
-// SyncAll writes back and makes durable everything on every OST.
-func (s *Set) SyncAll(ctx context.Context) error { panic("lov: not yet") }
-
-// Close waits for what interrupted calls left running; close it before the OSCs and the imports.
-func (s *Set) Close(ctx context.Context) error { panic("lov: not yet") }
-
-// File is one file's data.
-type File struct{}
-
-// Sizes is what a glimpse tells: bytes, 512-byte blocks, time of the last change of data.
-type Sizes struct {
-	Size, Blocks uint64
-	Mtime        attr.Time
+// findLocked makes the objects whose OST is known.
+func (f *File) findLocked() {
+	tag := 0
+	for i := range f.layout.Components {
+		for s, stripe := range f.layout.Components[i].Stripes {
+			if o := &f.objects[tag]; !o.Ready() {
+				if c := f.set.Get(stripe.OST); c != nil {
+					o.Init(c, osc.ObjectConfig{
+						ID: stripe.Object, File: f.fid, Stripe: uint32(s), Tag: tag, Holder: f, Owner: f.owner,
+					})
+					f.missing.Add(-1)
+				}
+			}
+			tag++
+		}
+	}
 }
 
-// Open returns a file's data. No I/O.
-func (s *Set) Open(f fid.FID, l *layout.Layout, o Owner) (*File, error) { panic("lov: not yet") }
-
-// ReadAt reads.
-func (f *File) ReadAt(ctx context.Context, b []byte, off uint64) (int, error) { panic("lov: not yet") }
-
-// WriteAt writes.
-func (f *File) WriteAt(ctx context.Context, b []byte, off uint64, mtime attr.Time, direct bool) (int, error) {
-	panic("lov: not yet")
+// ready returns an error of kind IO when an OST of the file is not in the set.
+func (f *File) ready() error {
+	if f.missing.Load() == 0 {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.findLocked()
+	if n := f.missing.Load(); n != 0 {
+		return fmt.Errorf("lov: %v: %d of its objects are on OSTs that the configuration does not have: %w", f.fid, n, status.IO)
+	}
+	return nil
 }
 
-// Flush writes back.
-func (f *File) Flush(ctx context.Context) error { panic("lov: not yet") }
-
-// Sync makes durable.
-func (f *File) Sync(ctx context.Context) error { panic("lov: not yet") }
-
-// Truncate sets the size.
-func (f *File) Truncate(ctx context.Context, size uint64, mtime attr.Time) error {
-	panic("lov: not yet")
+// enter lets a call in beside others.
+func (f *File) enter(ctx context.Context) error {
+	if err := f.ready(); err != nil {
+		return err
+	}
+	if err := f.gate.share(ctx); err != nil {
+		return f.fail(err)
+	}
+	return nil
 }
 
-// Fallocate does fallocate(2).
-func (f *File) Fallocate(ctx context.Context, mode uint32, off, n uint64, mtime attr.Time) error {
-	panic("lov: not yet")
+func (f *File) fail(err error) error { return fmt.Errorf("lov: %v: %w", f.fid, err) }
+
+// object gives the object of a component's stripe.
+func (f *File) object(c *layout.Component, s layout.StripeIndex) *osc.Object {
+	tag := int(s)
+	for i := range f.layout.Components {
+		if &f.layout.Components[i] == c {
+			break
+		}
+		tag += len(f.layout.Components[i].Stripes)
+	}
+	return &f.objects[tag]
 }
 
-// Seek finds data or a hole.
-func (f *File) Seek(ctx context.Context, off uint64, hole bool) (uint64, error) {
-	panic("lov: not yet")
+// WriteFailed keeps the first error until somebody is told. It implements osc.Holder.
+func (f *File) WriteFailed(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = err
+	}
 }
 
-// Glimpse asks the OSTs.
-func (f *File) Glimpse(ctx context.Context) (Sizes, error) { panic("lov: not yet") }
+// Written grows the size to what an interrupted write reached after all. It implements osc.Holder.
+func (f *File) Written(tag int, end uint64) {
+	for i := range f.layout.Components {
+		c := &f.layout.Components[i]
+		if tag < len(c.Stripes) {
+			f.grow(c.FileSize(layout.StripeIndex(tag), end))
+			return
+		}
+		tag -= len(c.Stripes)
+	}
+}
 
-// Size is the client's knowledge.
-func (f *File) Size() uint64 { panic("lov: not yet") }
+// delayed takes the delayed error: it is reported once.
+func (f *File) delayed() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.err
+	f.err = nil
+	return err
+}
 
-// SetSize sets it.
-func (f *File) SetSize(n uint64) { panic("lov: not yet") }
+// Size is the file's size in bytes as far as this client knows: what SetSize said, grown by writes, set by truncates.
+func (f *File) Size() uint64 { return f.size.Load() }
 
-// Dirty is dirty and unanswered bytes.
-func (f *File) Dirty() int64 { panic("lov: not yet") }
+// SetSize tells the file its size, from the MDT's attributes or a Glimpse.
+// Precondition: no call that changes the file is running.
+func (f *File) SetSize(n uint64) { f.size.Store(n) }
 
-// Blocks is an estimate in units of 512 bytes.
-func (f *File) Blocks() uint64 { panic("lov: not yet") }
+func (f *File) grow(n uint64) {
+	for {
+		old := f.size.Load()
+		if n <= old || f.size.CompareAndSwap(old, n) {
+			return
+		}
+	}
+}
 
-// Discard drops dirty data.
-func (f *File) Discard() { panic("lov: not yet") }
+// Chown changes whom writes sent from now on are charged to, those of data that is dirty already too.
+func (f *File) Chown(o Owner) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.owner = o
+	for i := range f.objects {
+		if f.objects[i].Ready() {
+			f.objects[i].Chown(o)
+		}
+	}
+}
 
-// Close forgets.
-func (f *File) Close() { panic("lov: not yet") }
+// Dirty is how many bytes are dirty or unanswered.
+func (f *File) Dirty() int64 {
+	var n int64
+	for i := range f.objects {
+		if f.usable(i) {
+			n += f.objects[i].Dirty()
+		}
+	}
+	return n
+}
 
-// Chown changes whom later writes are charged to.
-func (f *File) Chown(o Owner) { panic("lov: not yet") }
+// Blocks estimates the file's blocks of 512 bytes from what the OSTs told last and what is dirty.
+func (f *File) Blocks() uint64 {
+	var n uint64
+	for i := range f.objects {
+		if f.usable(i) {
+			n += f.objects[i].Blocks()
+		}
+	}
+	return n
+}
+
+// usable reports whether object i has its OST.
+func (f *File) usable(i int) bool {
+	if f.missing.Load() == 0 {
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.objects[i].Ready()
+}
+
+// Discard drops dirty data unsent and forgets delayed errors: the file is unlinked and closed. What is on its way is
+// not recalled.
+func (f *File) Discard() {
+	for i := range f.objects {
+		if f.usable(i) {
+			f.objects[i].Discard()
+		}
+	}
+	_ = f.delayed()
+}
+
+// Close ends the use of the file. Nothing is waited for; data that is still being written back is not harmed, only its
+// errors have nobody left to be told to.
+// Precondition: no handle is left.
+func (f *File) Close() {
+	for i := range f.objects {
+		if f.usable(i) {
+			f.objects[i].Start(extent.Extent{End: extent.EOF})
+		}
+	}
+}
+
+// each calls fn for every object, in parallel, started in ascending order, and returns the error of the lowest stripe.
+func (f *File) each(fn func(i int, c *layout.Component, s layout.StripeIndex) error) error {
+	if len(f.objects) == 1 {
+		for i := range f.layout.Components {
+			if c := &f.layout.Components[i]; len(c.Stripes) == 1 {
+				return fn(0, c, 0)
+			}
+		}
+	}
+	errs := make([]error, len(f.objects))
+	slots := make(chan struct{}, parallelMax)
+	var g sync.WaitGroup
+	tag := 0
+	for i := range f.layout.Components {
+		c := &f.layout.Components[i]
+		for s := range c.Stripes {
+			slots <- struct{}{}
+			i := tag
+			g.Go(func() {
+				errs[i] = fn(i, c, layout.StripeIndex(s))
+				<-slots
+			})
+			tag++
+		}
+	}
+	g.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

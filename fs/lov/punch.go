@@ -1,0 +1,163 @@
+package lov
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/extent"
+	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/status"
+)
+
+// Mode bits of fallocate(2).
+const (
+	KeepSize  uint32 = 0x01
+	PunchHole uint32 = 0x02
+	ZeroRange uint32 = 0x10
+)
+
+// Truncate makes size the file's size: dirty data behind it is dropped, every stripe is cut or grown. It waits for
+// the answers. When ctx ends before the stripes were asked, nothing has changed and the error is of kind Interrupted;
+// when it ends later, the truncate goes on, other calls on the file's bytes wait for it, and its error is a delayed one.
+// FileTooBig is over an object's bound.
+func (f *File) Truncate(ctx context.Context, size uint64, mtime attr.Time) error {
+	if err := f.fits(size); err != nil {
+		return err
+	}
+	prepare := func(ctx context.Context) error {
+		return f.each(func(i int, c *layout.Component, s layout.StripeIndex) error {
+			if c.Extent.End <= size && c.Extent.End != extent.EOF {
+				return nil
+			}
+			return f.objects[i].Settle(ctx, extent.Extent{Start: objectCut(c, s, size), End: extent.EOF})
+		})
+	}
+	return f.alone(ctx, prepare, func(ctx context.Context) error {
+		f.changed(mtime)
+		err := f.each(func(i int, c *layout.Component, s layout.StripeIndex) error {
+			if c.Extent.End <= size && c.Extent.End != extent.EOF {
+				return nil
+			}
+			e := extent.Extent{Start: objectCut(c, s, size), End: extent.EOF}
+			f.objects[i].Cut(e.Start)
+			// Old data may have been queued since prepare.
+			if err := f.objects[i].Settle(ctx, e); err != nil {
+				return err
+			}
+			return f.objects[i].Punch(ctx, e, mtime)
+		})
+		if err == nil {
+			f.SetSize(size)
+		}
+		return err
+	})
+}
+
+// objectCut is where a truncate to size cuts an object of c: at its start when the component lies behind the size.
+func objectCut(c *layout.Component, s layout.StripeIndex, size uint64) uint64 {
+	if size <= c.Extent.Start {
+		return 0
+	}
+	return c.ObjectSize(s, size)
+}
+
+// fits refuses a size that an object cannot have.
+func (f *File) fits(size uint64) error {
+	if size > attr.SizeMax {
+		return f.fail(status.FileTooBig)
+	}
+	if size == 0 {
+		return nil
+	}
+	c := f.layout.At(size - 1)
+	if c == nil || len(c.Stripes) == 0 {
+		return f.noObjects()
+	}
+	if _, at := c.Locate(size - 1); at >= maxObjectSize {
+		return f.fail(status.FileTooBig)
+	}
+	return nil
+}
+
+// alone runs change while no other call uses the file's bytes. prepare runs before, may be interrupted and must change
+// nothing. change cannot be interrupted: a request that the caller no longer waits for could reach the OST behind
+// later writes. So it goes on and keeps the others out when ctx ends first.
+func (f *File) alone(ctx context.Context, prepare, change func(context.Context) error) error {
+	if err := f.ready(); err != nil {
+		return err
+	}
+	if err := f.gate.own(ctx); err != nil {
+		return f.fail(err)
+	}
+	if err := prepare(ctx); err != nil {
+		f.gate.leave()
+		return err
+	}
+	if ctx.Done() == nil {
+		defer f.gate.leave()
+		return change(ctx)
+	}
+	// gone tells who reports the error: the first of the two to take its token.
+	done, gone := make(chan error, 1), make(chan struct{}, 1)
+	f.set.running.Go(func() {
+		err := change(context.WithoutCancel(ctx))
+		f.gate.leave()
+		select {
+		case gone <- struct{}{}:
+			done <- err
+		default:
+			if err != nil {
+				f.WriteFailed(err)
+			}
+		}
+	})
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case gone <- struct{}{}:
+		return fmt.Errorf("lov: %v: %w", f.fid, ctx.Err())
+	default:
+		return <-done
+	}
+}
+
+// Fallocate does what fallocate(2) does with n bytes from off: mode is 0, KeepSize, PunchHole|KeepSize, ZeroRange or
+// ZeroRange|KeepSize; any other is kind NotSupport. Interruption is as for Truncate.
+func (f *File) Fallocate(ctx context.Context, mode uint32, off, n uint64, mtime attr.Time) error {
+	switch mode {
+	case 0, KeepSize, PunchHole | KeepSize, ZeroRange, ZeroRange | KeepSize:
+	default:
+		return f.fail(status.NotSupport)
+	}
+	if n == 0 {
+		return f.fail(status.Invalid)
+	}
+	if off > attr.SizeMax || n > attr.SizeMax-off {
+		return f.fail(status.FileTooBig)
+	}
+	e := extent.Extent{Start: off, End: off + n}
+	if err := f.fits(e.End); err != nil {
+		return err
+	}
+	flush := func(ctx context.Context) error { return f.flush(ctx, e) }
+	return f.alone(ctx, flush, func(ctx context.Context) error {
+		if mode&(PunchHole|ZeroRange) != 0 {
+			f.changed(mtime)
+		}
+		err := f.each(func(i int, c *layout.Component, s layout.StripeIndex) error {
+			part := f.on(i, e)
+			if part.Empty() {
+				return nil
+			}
+			return f.objects[i].Fallocate(ctx, mode, part, mtime)
+		})
+		if err == nil && mode&KeepSize == 0 {
+			f.grow(e.End)
+		}
+		return err
+	})
+}

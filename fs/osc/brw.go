@@ -1,0 +1,95 @@
+package osc
+
+import (
+	"context"
+	"errors"
+
+	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+)
+
+// sumRetries is how often data that arrived damaged is sent or asked for again: damage that persists is no accident.
+const sumRetries = 5
+
+// brw is a reusable READ.
+type brw struct {
+	req   rpc.Request
+	body  wirepb.ReadRequest
+	id    wirepb.Object
+	reply wirepb.ReadReply
+}
+
+// do runs a request, again when its bulk came damaged.
+func (c *OSC) do(ctx context.Context, r *rpc.Request) error {
+	for try := 0; ; try++ {
+		c.figs.rpcs.Inc()
+		c.figs.inFlight.Add(1)
+		err := c.o.Import.Do(ctx, r)
+		c.figs.inFlight.Add(-1)
+		if err == nil || try == sumRetries || !errors.Is(err, status.Checksum) {
+			return err
+		}
+		c.log.Warn("bulk data was damaged on the way, once more", "op", r.Op, "error", err)
+	}
+}
+
+// fetch reads b from the OST, with zeros behind the object's end.
+func (o *Object) fetch(ctx context.Context, b []byte, off uint64) error {
+	r := o.osc.brws.Get().(*brw)
+	defer o.osc.brws.Put(r)
+	for len(b) > 0 {
+		n := min(uint64(len(b)), o.osc.brw.Load())
+		r.id.Reset()
+		r.body.Object, r.body.Offset, r.body.Length = o.name(&r.id), off, uint32(n)
+		r.reply.Reset()
+		r.req = rpc.Request{Op: wire.OpRead, Body: &r.body, Reply: &r.reply, Into: b[:n]}
+		err := o.osc.do(ctx, &r.req)
+		got := r.req.N
+		r.req.Into = nil
+		if err != nil {
+			return o.fail("read", off, err)
+		}
+		clear(b[got:n])
+		o.osc.figs.readBytes.Add(int64(n))
+		b, off = b[n:], off+n
+	}
+	return nil
+}
+
+// sendWrite sends a queued write, unless it was dropped, and ends it.
+func (c *OSC) sendWrite(w *write) {
+	o := w.obj
+	o.mu.Lock()
+	owner := o.owner
+	if w.dropped && w.ticket == nil {
+		o.mu.Unlock()
+		o.finish(w, nil)
+		return
+	}
+	w.sending = true
+	o.mu.Unlock()
+	for _, p := range w.pages {
+		w.req.Bulk = append(w.req.Bulk, p.bytes(p.start, p.end))
+	}
+	w.body.Object, w.body.Offset = o.name(&w.id), w.start
+	w.body.MtimeSec, w.body.MtimeNsec = w.mtime.Sec, w.mtime.Nsec
+	w.body.Uid, w.body.Gid, w.body.Project = owner.UID, owner.GID, owner.Project
+	w.body.GrantUsed = w.charged
+	c.mu.Lock()
+	w.body.Dirty = c.dirty + c.pending
+	w.body.GrantWant = c.grant.want(uint64(c.o.MaxDirtyBytes))
+	c.mu.Unlock()
+	w.req.Op, w.req.Body, w.req.Reply = wire.OpWrite, &w.body, &w.reply
+	err := c.do(&c.life, &w.req)
+	switch {
+	case err == nil:
+		c.figs.writeBytes.Add(int64(w.len()))
+	case c.life.Err() != nil:
+		err = o.closedErr("write", w.start)
+	default:
+		err = o.fail("write", w.start, err)
+	}
+	o.finish(w, err)
+}

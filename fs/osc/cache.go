@@ -1,0 +1,217 @@
+package osc
+
+import "sync"
+
+// Sizes of the buffers that hold dirty data. A small one is a page of the machine, so that a random 4 KiB write costs
+// 4 KiB; a large one keeps the list of a streaming write short: 16 pieces in an RPC of 1 MiB.
+const (
+	smallBytes = 4 << 10
+	largeBytes = 64 << 10
+)
+
+// DefaultCacheBytes is the limit of a Cache made without one; below MinCacheBytes one full write would not fit.
+const (
+	DefaultCacheBytes = 256 << 20
+	MinCacheBytes     = 256 << 10
+)
+
+// page is a run of dirty bytes of one object in one buffer.
+//
+// Invariant: base <= start < end <= base+len(buf), and base is a multiple of len(buf).
+type page struct {
+	start, end uint64
+	base       uint64
+	buf        []byte
+}
+
+func (p *page) bytes(start, end uint64) []byte { return p.buf[start-p.base : end-p.base] }
+func (p *page) room() uint64                   { return p.base + uint64(len(p.buf)) }
+
+// share is what one OSC holds of a Cache.
+type share struct {
+	used int64 // guarded by Cache.mu
+	// kick tells the OSC that its first block has become dirty, press that memory is short. Capacity 1.
+	kick, press chan struct{}
+}
+
+// Cache is the memory of dirty data, shared by all OSCs of a process. Half of it is split evenly into parts that only
+// their OSC can use, so that OSTs that are away never take all; the other half goes to whoever comes first.
+//
+// Invariant: the bytes of all buffers, in use and free, never exceed the limit.
+type Cache struct {
+	limit int64
+
+	mu     sync.Mutex
+	used   int64         // guarded by mu: bytes taken
+	common int64         // guarded by mu: bytes taken beyond the takers' own parts
+	free   int64         // guarded by mu: bytes in the free lists
+	shares []*share      // guarded by mu
+	small  []*page       // guarded by mu: free pages with small buffers
+	large  []*page       // guarded by mu: free pages with large buffers
+	wake   chan struct{} // guarded by mu: closed when room, grant or an answer came; nil when nobody waits
+}
+
+// NewCache returns a cache of at most limitBytes; 0 is DefaultCacheBytes, less than MinCacheBytes is MinCacheBytes.
+func NewCache(limitBytes int64) *Cache {
+	if limitBytes == 0 {
+		limitBytes = DefaultCacheBytes
+	}
+	return &Cache{limit: max(limitBytes, MinCacheBytes)}
+}
+
+// Limit in bytes.
+func (c *Cache) Limit() int64 { return c.limit }
+
+// Used is how many bytes hold dirty or unanswered data now.
+func (c *Cache) Used() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.used
+}
+
+func (c *Cache) join() *share {
+	s := &share{kick: make(chan struct{}, 1), press: make(chan struct{}, 1)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shares = append(c.shares, s)
+	c.recountLocked()
+	return s
+}
+
+// Precondition: s holds nothing.
+func (c *Cache) leave(s *share) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, t := range c.shares {
+		if t == s {
+			c.shares = append(c.shares[:i], c.shares[i+1:]...)
+			break
+		}
+	}
+	c.recountLocked()
+}
+
+func (c *Cache) recountLocked() {
+	c.common = 0
+	for _, s := range c.shares {
+		c.common += max(0, s.used-c.ownLocked())
+	}
+}
+
+func (c *Cache) ownLocked() int64 { return c.limit / int64(2*max(1, len(c.shares))) }
+
+// take takes n bytes for s if they are there. The buffers then come from page and never fail.
+func (c *Cache) take(s *share, n int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own := c.ownLocked()
+	more := max(0, s.used+n-own) - max(0, s.used-own)
+	if c.used+n > c.limit || more > 0 && c.common+more > c.limit-own*int64(len(c.shares)) {
+		return false
+	}
+	c.used += n
+	s.used += n
+	c.common += more
+	return true
+}
+
+// page returns a page with a buffer of size bytes, smallBytes or largeBytes, with undefined content.
+// Precondition: size bytes were taken.
+func (c *Cache) page(size int64) *page {
+	c.mu.Lock()
+	list := c.listLocked(size)
+	if n := len(*list); n > 0 {
+		p := (*list)[n-1]
+		(*list)[n-1] = nil
+		*list = (*list)[:n-1]
+		c.free -= size
+		c.mu.Unlock()
+		return p
+	}
+	c.shrinkLocked()
+	c.mu.Unlock()
+	return &page{buf: make([]byte, size)}
+}
+
+func (c *Cache) listLocked(size int64) *[]*page {
+	if size == smallBytes {
+		return &c.small
+	}
+	return &c.large
+}
+
+// shrinkLocked forgets free buffers until all bytes are within the limit.
+func (c *Cache) shrinkLocked() {
+	for c.used+c.free > c.limit && c.free > 0 {
+		list := &c.large
+		if len(*list) == 0 {
+			list = &c.small
+		}
+		n := len(*list) - 1
+		c.free -= int64(len((*list)[n].buf))
+		(*list)[n] = nil
+		*list = (*list)[:n]
+	}
+}
+
+// give takes pages back.
+func (c *Cache) give(s *share, pages []*page) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own := c.ownLocked()
+	for i, p := range pages {
+		size := int64(len(p.buf))
+		c.common -= max(0, s.used-own) - max(0, s.used-size-own)
+		c.used -= size
+		s.used -= size
+		c.free += size
+		list := c.listLocked(size)
+		*list = append(*list, p)
+		pages[i] = nil
+	}
+}
+
+// trim gives the free buffers of an idle cache to the garbage collector.
+func (c *Cache) trim() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.used == 0 {
+		c.small, c.large, c.free = nil, nil, 0
+	}
+}
+
+// waiter returns a channel that is closed at the next announce. Ask for it before looking at what is waited for.
+func (c *Cache) waiter() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.wake == nil {
+		c.wake = make(chan struct{})
+	}
+	return c.wake
+}
+
+// announce wakes all waiters: memory, grant or an answer has come.
+func (c *Cache) announce() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.wake != nil {
+		close(c.wake)
+		c.wake = nil
+	}
+}
+
+// press asks every OSC to write back.
+func (c *Cache) press() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.shares {
+		kick(s.press)
+	}
+}
+
+func kick(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,47 @@
+package osc
+
+import "github.com/strakefs/strake/fs/stats"
+
+// figures counts what an OSC did.
+type figures struct {
+	rpcs, readBytes, writeBytes *stats.Counter
+	inFlight                    *stats.Gauge
+}
+
+func (c *OSC) path(name string) string { return "osc." + stats.Element(c.o.Name) + "-osc." + name }
+
+// register enters the OSC's figures under the field's names; without a registry they are counted all the same.
+func (c *OSC) register(r *stats.Registry) {
+	if r == nil {
+		c.figs = figures{new(stats.Counter), new(stats.Counter), new(stats.Counter), new(stats.Gauge)}
+		return
+	}
+	c.figs = figures{
+		rpcs:       r.Counter(c.path("rpcs"), "Requests sent to the OST."),
+		readBytes:  r.Counter(c.path("read_bytes"), "Bytes asked of the OST by reads."),
+		writeBytes: r.Counter(c.path("write_bytes"), "Bytes written to the OST."),
+		inFlight:   r.Gauge(c.path("rpcs_in_flight"), "Requests of the OST that are not answered yet."),
+	}
+	r.Func(c.path("cur_dirty_bytes"), "Bytes of dirty and unanswered data.", func() int64 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return int64(c.dirty + c.pending)
+	})
+	r.Func(c.path("cur_grant_bytes"), "Bytes promised by the OST and not used.", func() int64 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return int64(c.grant.avail)
+	})
+	r.Func(c.path("max_dirty_bytes"), "Limit of dirty and unanswered bytes.", func() int64 { return c.o.MaxDirtyBytes })
+	r.Func(c.path("cur_cache_bytes"), "Bytes of memory that hold dirty and unanswered data.", func() int64 {
+		c.cache.mu.Lock()
+		defer c.cache.mu.Unlock()
+		return c.share.used
+	})
+}
+
+func (c *OSC) unregister(r *stats.Registry) {
+	if r != nil {
+		r.Unregister("osc." + stats.Element(c.o.Name) + "-osc")
+	}
+}

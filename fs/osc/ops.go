@@ -1,0 +1,144 @@
+package osc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/extent"
+	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+)
+
+// Space is what statfs tells of OSTs, in bytes and inodes.
+type Space struct {
+	Total, Free, Avail uint64
+	Inodes, FreeInodes uint64
+	Granted            uint64
+}
+
+// Add sums.
+func (s *Space) Add(t Space) {
+	s.Total, s.Free, s.Avail = s.Total+t.Total, s.Free+t.Free, s.Avail+t.Avail
+	s.Inodes, s.FreeInodes = s.Inodes+t.Inodes, s.FreeInodes+t.FreeInodes
+	s.Granted += t.Granted
+}
+
+// Glimpse is what the OST tells of an object: size in bytes, blocks of 512 bytes, time of the last change of data.
+// A zero Exists is an object that was never made or is destroyed.
+type Glimpse struct {
+	Size, Blocks uint64
+	Mtime        attr.Time
+	Exists       bool
+}
+
+// Statfs asks the OST for its space.
+func (c *OSC) Statfs(ctx context.Context) (Space, error) {
+	var m wirepb.StatfsReply
+	if err := c.do(ctx, &rpc.Request{Op: wire.OpStatfs, Reply: &m}); err != nil {
+		return Space{}, fmt.Errorf("osc: %s: statfs: %w", c.o.Name, err)
+	}
+	return Space{
+		Total: m.TotalBytes, Free: m.FreeBytes, Avail: m.AvailBytes,
+		Inodes: m.Inodes, FreeInodes: m.FreeInodes, Granted: m.GrantedBytes,
+	}, nil
+}
+
+// Sync writes back all dirty data of this OST and makes everything on it durable.
+func (c *OSC) Sync(ctx context.Context) error {
+	if err := c.flush(ctx); err != nil {
+		return err
+	}
+	m := wirepb.ObjectSyncRequest{All: true}
+	if err := c.do(ctx, &rpc.Request{Op: wire.OpObjectSync, Body: &m}); err != nil {
+		return fmt.Errorf("osc: %s: sync: %w", c.o.Name, err)
+	}
+	return nil
+}
+
+// Sync makes durable what was written to the object. Dirty data is not: Flush first.
+func (o *Object) Sync(ctx context.Context) error {
+	var id wirepb.Object
+	_, err := o.call(ctx, wire.OpObjectSync, &wirepb.ObjectSyncRequest{Object: o.name(&id)})
+	return err
+}
+
+// Punch frees e; an End of extent.EOF makes Start the object's size.
+// Precondition: nothing in e is dirty or unanswered, and no write to e begins before it returned.
+func (o *Object) Punch(ctx context.Context, e extent.Extent, mtime attr.Time) error {
+	var id wirepb.Object
+	m := wirepb.PunchRequest{Object: o.name(&id), Start: e.Start, End: e.End, MtimeSec: mtime.Sec, MtimeNsec: mtime.Nsec}
+	r, err := o.call(ctx, wire.OpPunch, &m)
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if e.End == extent.EOF {
+		o.end = e.Start
+	}
+	o.known = r.Blocks
+	return nil
+}
+
+// Fallocate does what fallocate(2) with these mode bits does to the bytes of e.
+// Precondition: as for Punch.
+func (o *Object) Fallocate(ctx context.Context, mode uint32, e extent.Extent, mtime attr.Time) error {
+	var id wirepb.Object
+	m := wirepb.FallocateRequest{
+		Object: o.name(&id), Mode: mode, Offset: e.Start, Length: e.Len(), MtimeSec: mtime.Sec, MtimeNsec: mtime.Nsec,
+	}
+	r, err := o.call(ctx, wire.OpFallocate, &m)
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.end = max(o.end, r.Size)
+	o.known = r.Blocks
+	return nil
+}
+
+// Seek finds the first byte from off on that is data, or that is in a hole; the object's end counts as a hole. found is
+// false when there is none.
+// Precondition: nothing is dirty.
+func (o *Object) Seek(ctx context.Context, off uint64, hole bool) (pos uint64, found bool, err error) {
+	var id wirepb.Object
+	r, err := o.call(ctx, wire.OpSeek, &wirepb.SeekRequest{Object: o.name(&id), Offset: off, Hole: hole})
+	switch {
+	case errors.Is(err, status.NoDevice) && hole:
+		return off, true, nil
+	case errors.Is(err, status.NoDevice):
+		return 0, false, nil
+	case err != nil:
+		return 0, false, err
+	}
+	return r.Offset, true, nil
+}
+
+// Glimpse asks the OST for the object's size.
+func (o *Object) Glimpse(ctx context.Context) (Glimpse, error) {
+	var id wirepb.Object
+	r, err := o.call(ctx, wire.OpGlimpse, &wirepb.GlimpseRequest{Object: o.name(&id)})
+	if err != nil {
+		return Glimpse{}, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.known = r.Blocks
+	return Glimpse{
+		Size: r.Size, Blocks: r.Blocks, Exists: r.Exists,
+		Mtime: attr.Time{Sec: r.MtimeSec, Nsec: r.MtimeNsec},
+	}, nil
+}
+
+func (o *Object) call(ctx context.Context, op wire.Op, body rpc.Message) (*wirepb.ObjectReply, error) {
+	reply := new(wirepb.ObjectReply)
+	if err := o.osc.do(ctx, &rpc.Request{Op: op, Body: body, Reply: reply}); err != nil {
+		return nil, fmt.Errorf("osc: %s: %v object %v: %w", o.osc.o.Name, op, o.id, err)
+	}
+	return reply, nil
+}
