@@ -1,0 +1,160 @@
+package mdt
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+)
+
+// close ends an open, with what the client knows of the file's size. A handle that is not known, of an earlier life of the
+// target, is closed already.
+func (o *op) close() error {
+	m := &o.req.close
+	if err := o.decode(m); err != nil {
+		return err
+	}
+	r := m.Report
+	if r == nil {
+		r = &wirepb.SizeReport{}
+	}
+	r.Seq, r.Oid, r.Handle = m.Seq, m.Oid, m.Handle
+	o.req.oneSize[0] = r
+	return o.report(o.req.oneSize[:])
+}
+
+// reportSizes takes the reports and closes of many files.
+func (o *op) reportSizes() error {
+	m := &o.req.reports
+	if err := o.decode(m); err != nil {
+		return err
+	}
+	return o.report(m.Reports)
+}
+
+// reportBatch bounds the files of one transaction of a report: their locks are all held at once.
+const reportBatch = 32
+
+// report applies size reports. All but the last batch are published on their own: repeating one changes nothing.
+func (o *op) report(reports []*wirepb.SizeReport) error {
+	if err := o.throttle(true); err != nil {
+		return err
+	}
+	for len(reports) > reportBatch {
+		if err := o.reportLocked(reports[:reportBatch]); err != nil {
+			return err
+		}
+		if !o.tx.Empty() {
+			if _, err := o.h.dev.Publish(o.tx); err != nil {
+				return err
+			}
+		}
+		o.locks.release()
+		reports = reports[reportBatch:]
+	}
+	if err := o.reportLocked(reports); err != nil {
+		return err
+	}
+	return o.commit(nil)
+}
+
+// reportLocked locks the files of a batch and builds their transaction.
+func (o *op) reportLocked(reports []*wirepb.SizeReport) error {
+	for {
+		o.locks.reset()
+		for _, r := range reports {
+			f, err := o.fid(r.Seq, r.Oid)
+			if err != nil {
+				return err
+			}
+			o.locks.child(f, full, false)
+		}
+		if o.locks.acquire() {
+			break
+		}
+		o.h.stats.restarts.Inc()
+	}
+	o.beginTx()
+	o.reported = o.reported[:0]
+	for _, r := range reports {
+		f := fid.FID{Seq: fid.Seq(r.Seq), OID: r.Oid}
+		if slices.Contains(o.reported, f) {
+			return status.Errorf(status.Protocol, "mdt: two reports of %v in one request", f)
+		}
+		o.reported = append(o.reported, f)
+		if err := o.reportOne(f, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reportOne applies the report of one file, and closes its handle.
+func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
+	closes := r.Handle != 0 && o.xs.dropHandle(r.Handle, f)
+	last, whole := false, false
+	if r.Done {
+		last, whole = o.h.opens.doneWriter(f, o.xs)
+	}
+	n := &o.child
+	err := o.get(f, n)
+	if errors.Is(err, status.Stale) {
+		if closes {
+			return o.release(f)
+		}
+		return nil // Unlinked meanwhile, and what was written to it is gone.
+	}
+	if err != nil {
+		return err
+	}
+	if closes && n.Nlink == 0 && o.h.opens.count(f) == 1 {
+		return o.release(f)
+	}
+	if closes {
+		o.h.opens.close(f)
+		o.h.stats.opens.Add(-1)
+	}
+	if n.IsFile() && o.applyReport(n, r, last && whole) {
+		o.put(n, false)
+	}
+	return nil
+}
+
+// applyReport moves size and times to what a writer says, and reports whether anything changed. settled says that nobody
+// else has bytes that the size does not count.
+func (o *op) applyReport(n *inode, r *wirepb.SizeReport, settled bool) (changed bool) {
+	valid := attr.Valid(r.Valid)
+	was := n.Attr
+	writer := r.Done || o.h.opens.isWriter(n.FID, o.xs)
+	if !writer && !n.SizeValid {
+		// A client that is no writer here (the target restarted) knows its own bytes only.
+		settled = false
+	}
+	if valid.Has(attr.ValidSize) && r.Size <= attr.SizeMax && !n.SizeValid {
+		n.Size, n.Blocks = r.Size, r.Blocks
+		n.SizeValid = settled
+	}
+	if r.SetattrGen == n.SetattrGen && r.MtimeNsec < 1e9 && r.AtimeNsec < 1e9 {
+		o.reportTimes(n, r, valid)
+	}
+	return n.Attr != was
+}
+
+// reportTimes moves the times. A report that follows an older setattr generation never comes here. Between reports mtime
+// only grows, since writers report in any order; after utimes the first report may move it back.
+func (o *op) reportTimes(n *inode, r *wirepb.SizeReport, valid attr.Valid) {
+	if valid.Has(attr.ValidMtime) {
+		t := attr.Time{Sec: r.MtimeSec, Nsec: r.MtimeNsec}
+		if n.flags&recMtimeSet != 0 || n.Mtime.Compare(t) < 0 {
+			n.Mtime = t
+			n.flags &^= recMtimeSet
+		}
+		n.Ctime = n.Ctime.Later(t)
+	}
+	if valid.Has(attr.ValidAtime) {
+		n.Atime = n.Atime.Later(attr.Time{Sec: r.AtimeSec, Nsec: r.AtimeNsec})
+	}
+}

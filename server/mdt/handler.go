@@ -1,0 +1,240 @@
+package mdt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/stats"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+	"github.com/strakefs/strake/server/osp"
+	"github.com/strakefs/strake/server/target"
+	"github.com/strakefs/strake/store"
+)
+
+// errFormat is a record on disk that this version does not read.
+var errFormat = errors.New("mdt: a record is damaged, or of a later version")
+
+// rootFID names the root folder.
+var rootFID = fid.Root
+
+// Tables are the indices of the MDT's tables among the device's.
+type Tables struct {
+	Inode, Dirent, Xattr, Orphan, Sequence store.Table
+}
+
+// Specs are the tables that an MDT keeps on its device, in the order of the fields of Tables.
+func Specs() []store.Spec {
+	return []store.Spec{
+		{Name: "inode", Merger: inodeMerger{}},
+		{Name: "dirent"},
+		{Name: "xattr"},
+		{Name: "orphan"},
+		{Name: "sequence", Merger: useMerger{}},
+	}
+}
+
+// TablesAt says that the device's specs hold those of Specs from index first on.
+func TablesAt(first store.Table) Tables {
+	return Tables{Inode: first, Dirent: first + 1, Xattr: first + 2, Orphan: first + 3, Sequence: first + 4}
+}
+
+// Pool is what an MDT wants of its OSTs; osp.Set is one.
+type Pool interface {
+	// Allocate reserves objects for a new file by its template. It may wait, so it comes before any lock.
+	Allocate(ctx context.Context, tmpl *layout.Layout, own fid.FID) (*osp.Allocation, error)
+	// Destroy puts into tx what makes the objects of l go once tx is on disk.
+	Destroy(tx *store.Tx, e *env.Env, l *layout.Layout)
+	// Chown puts into tx what gives the objects of l another owner once tx is on disk.
+	Chown(tx *store.Tx, e *env.Env, l *layout.Layout, o osp.Owner)
+}
+
+// Options of an MDT.
+type Options struct {
+	// Name is "strake-MDT0000"; FSName is the file system's.
+	Name, FSName string
+	Device       store.Device
+	Tables       Tables
+	// Clients and Slots are the tables of package target.
+	Clients, Slots store.Table
+	// Key is the file system's secret of 16 bytes: it keys the hash of names.
+	Key     []byte
+	Objects Pool
+	Log     *slog.Logger
+	Stats   *stats.Registry
+	// Clock is the time of namespace operations; nil is time.Now.
+	Clock func() time.Time
+	// SoleWriter admits one read-write client only.
+	SoleWriter bool
+	// EvictAfter is how long an export without a connection lives; 0 is the default of package target.
+	EvictAfter time.Duration
+}
+
+// handlerStats are figures of one MDT.
+type handlerStats struct {
+	hashRunsFull, restarts *stats.Counter
+	opens, orphans         *stats.Gauge
+}
+
+// Handler is a metadata target: what its requests mean. It implements target.Handler.
+type Handler struct {
+	o       Options
+	dev     store.Device
+	tables  Tables
+	key     hashKey
+	target  *target.Target
+	locks   *lockTable
+	opens   *openTable
+	syncs   syncer
+	stats   handlerStats
+	log     *slog.Logger
+	rootDef atomic.Pointer[[]byte] // the root folder's default layout, nil without
+
+	seqMu    sync.Mutex
+	nextSeq  fid.Seq                // guarded by seqMu
+	restored map[[16]byte][]*seqUse // sequences of clients of an earlier start; guarded by seqMu
+}
+
+// New opens the metadata target on a device: it makes the root folder at the first start, removes what an earlier life
+// left unlinked, and starts answering. Close it before the device.
+func New(o Options) (*Handler, error) {
+	if len(o.Key) != 16 {
+		return nil, fmt.Errorf("mdt: %s: the key of names has %d bytes, want 16", o.Name, len(o.Key))
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	h := &Handler{
+		o: o, dev: o.Device, tables: o.Tables, key: hashKeyOf(o.Key), locks: newLockTable(), opens: newOpenTable(),
+		log: o.Log, restored: map[[16]byte][]*seqUse{},
+	}
+	h.registerStats()
+	h.syncs.init(o.Device)
+	if err := h.start(); err != nil {
+		return nil, fmt.Errorf("mdt: starting %s: %w", o.Name, err)
+	}
+	t, err := target.New(target.Options{
+		Name: o.Name, FSName: o.FSName, Device: o.Device, Clients: o.Clients, Slots: o.Slots, Handler: h,
+		Log: o.Log, Stats: o.Stats, Prefix: "mdt", SoleWriter: o.SoleWriter, EvictAfter: o.EvictAfter,
+		NewExport:    h.newExport,
+		ConnectReply: h.connectReply,
+	})
+	if err != nil {
+		return nil, err
+	}
+	h.target = t
+	if err := h.dropSequences(); err != nil {
+		return nil, errors.Join(err, h.Close(context.Background()))
+	}
+	return h, nil
+}
+
+// start prepares what is on the device.
+func (h *Handler) start() error {
+	e := env.New()
+	if err := h.makeRoot(e); err != nil {
+		return err
+	}
+	if err := h.removeOrphans(e); err != nil {
+		return err
+	}
+	return h.loadSequences(e)
+}
+
+// Target is what the MDT's server offers under its name.
+func (h *Handler) Target() *target.Target { return h.target }
+
+// Close ends the target and waits for its requests and goroutines. The device stays open.
+func (h *Handler) Close(ctx context.Context) error {
+	h.target.Stop()
+	h.syncs.stop()
+	return h.target.Close(ctx)
+}
+
+func (h *Handler) registerStats() {
+	s := &h.stats
+	s.hashRunsFull, s.restarts = &stats.Counter{}, &stats.Counter{}
+	s.opens, s.orphans = &stats.Gauge{}, &stats.Gauge{}
+	if r := h.o.Stats; r != nil {
+		base := "mdt." + h.o.Name
+		s.hashRunsFull = r.Counter(base+".hash_runs_full", "Creates refused because 128 names of a folder have one hash.")
+		s.restarts = r.Counter(base+".lock_restarts", "Operations that looked their names up again after locking.")
+		s.opens = r.Gauge(base+".open_files", "Inodes that a client has open.")
+		s.orphans = r.Gauge(base+".orphans", "Inodes without a name that live until their last close.")
+	}
+}
+
+func (h *Handler) connectReply(_ *target.Export, r *wirepb.ConnectReply) {
+	r.RootSeq, r.RootOid = uint64(rootFID.Seq), rootFID.OID
+}
+
+// Serve implements target.Handler.
+func (h *Handler) Serve(e *env.Env, x *target.Export, c *rpc.Call) error {
+	o := h.begin(e, x, c)
+	defer o.end()
+	switch op := c.Header.Op; op {
+	case wire.OpStatfs:
+		return o.statfs()
+	case wire.OpSync:
+		return o.sync()
+	default:
+		i := int(op) - int(wire.OpLookup)
+		if i < 0 || i >= len(operations) || operations[i] == nil {
+			return status.Errorf(status.NotSupport, "mdt: %s does not know %v", h.o.Name, op)
+		}
+		if x.ReadOnly && op.Modifies() && op != wire.OpOpen && op != wire.OpClose && op != wire.OpSeq {
+			return status.ReadOnly
+		}
+		return operations[i](o)
+	}
+}
+
+// operations are the requests of an MDT, by opcode from wire.OpLookup on.
+var operations = [...]func(*op) error{
+	wire.OpLookup - wire.OpLookup:      (*op).lookup,
+	wire.OpGetattr - wire.OpLookup:     (*op).getattr,
+	wire.OpOpen - wire.OpLookup:        (*op).open,
+	wire.OpCreate - wire.OpLookup:      (*op).create,
+	wire.OpLink - wire.OpLookup:        (*op).link,
+	wire.OpUnlink - wire.OpLookup:      (*op).unlink,
+	wire.OpRename - wire.OpLookup:      (*op).rename,
+	wire.OpSetattr - wire.OpLookup:     (*op).setattr,
+	wire.OpReaddir - wire.OpLookup:     (*op).readdir,
+	wire.OpReadlink - wire.OpLookup:    (*op).readlink,
+	wire.OpGetxattr - wire.OpLookup:    (*op).getxattr,
+	wire.OpSetxattr - wire.OpLookup:    (*op).setxattr,
+	wire.OpListxattr - wire.OpLookup:   (*op).listxattr,
+	wire.OpRemovexattr - wire.OpLookup: (*op).removexattr,
+	wire.OpClose - wire.OpLookup:       (*op).close,
+	wire.OpReportSizes - wire.OpLookup: (*op).reportSizes,
+	wire.OpSeq - wire.OpLookup:         (*op).seq,
+	wire.OpPath - wire.OpLookup:        (*op).path,
+	wire.OpSetLayout - wire.OpLookup:   (*op).setLayout,
+	wire.OpParents - wire.OpLookup:     (*op).parents,
+}
+
+// statfs tells the device's space and inodes. The space for data is the OSTs', which the client asks.
+func (o *op) statfs() error {
+	s, err := o.h.dev.Statfs()
+	if err != nil {
+		return fmt.Errorf("mdt: statfs: %w", err)
+	}
+	o.rep.statfs = wirepb.StatfsReply{
+		TotalBytes: s.Total, FreeBytes: s.Free, AvailBytes: s.Avail, Inodes: s.Inodes, FreeInodes: s.FreeInodes,
+	}
+	o.c.Reply = &o.rep.statfs
+	return nil
+}

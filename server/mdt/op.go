@@ -1,0 +1,245 @@
+package mdt
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+	"github.com/strakefs/strake/server/target"
+	"github.com/strakefs/strake/store"
+)
+
+// op is one operation that runs: what it knows, its locks, its transaction, its messages. One belongs to each worker's Env
+// and is used again, so that an operation allocates nothing.
+type op struct {
+	h      *Handler
+	e      *env.Env
+	x      *target.Export
+	xs     *export
+	c      *rpc.Call
+	tx     *store.Tx
+	client uint64
+	cred   attr.Cred
+	caller *wirepb.Caller
+	now    attr.Time
+
+	locks lockSet
+	scan  entryScan
+	list  dirScan
+	// tmpl is the layout being made or destroyed, wish the template it follows.
+	tmpl, wish layout.Layout
+	layoutBuf  []byte
+	dots       [2]byte
+	// reported are the files of the batch of reports being applied.
+	reported []fid.FID
+	// folder, to, child and other are the inodes of the operation, by their part in it.
+	// step is one of a walk, and the whiteout of a rename.
+	folder, to, child, other, step inode
+	move                           renaming
+
+	req requests
+	rep replies
+}
+
+// requests holds one message of each kind that an MDT decodes.
+type requests struct {
+	lookup   wirepb.LookupRequest
+	getattr  wirepb.GetattrRequest
+	open     wirepb.OpenRequest
+	create   wirepb.CreateRequest
+	link     wirepb.LinkRequest
+	unlink   wirepb.UnlinkRequest
+	rename   wirepb.RenameRequest
+	setattr  wirepb.SetattrRequest
+	readdir  wirepb.ReaddirRequest
+	xattr    wirepb.XattrRequest
+	close    wirepb.CloseRequest
+	reports  wirepb.ReportSizesRequest
+	oneSize  [1]*wirepb.SizeReport
+	sync     wirepb.SyncRequest
+	path     wirepb.PathRequest
+	layout   wirepb.LayoutRequest
+	setAttrs attr.Attr
+}
+
+// replies holds one message of each kind that an MDT answers with; their sub-messages are here too.
+type replies struct {
+	entry   wirepb.EntryReply
+	unlink  wirepb.UnlinkReply
+	rename  wirepb.RenameReply
+	readdir wirepb.ReaddirReply
+	dirent  wirepb.Dirent
+	xattr   wirepb.XattrReply
+	seq     wirepb.SeqReply
+	statfs  wirepb.StatfsReply
+	attr    wirepb.Attr
+	attr2   wirepb.Attr
+	parent  wirepb.Attr
+	parent2 wirepb.Attr
+}
+
+// begin readies the worker's op for a request.
+func (h *Handler) begin(e *env.Env, x *target.Export, c *rpc.Call) *op {
+	o, ok := e.State(env.LayerMDT).(*op)
+	if !ok {
+		o = &op{dots: [2]byte{'.', '.'}}
+		o.scan.init()
+		o.list.init()
+		e.SetState(env.LayerMDT, o)
+	}
+	o.h, o.e, o.x, o.c = h, e, x, c
+	o.locks.table = h.locks
+	o.locks.begin()
+	o.client, o.xs = 0, nil
+	if x != nil {
+		o.client = binary.BigEndian.Uint64(x.UUID[:])
+		o.xs, _ = x.State.(*export)
+	}
+	o.tx, o.caller = nil, nil
+	o.now = attr.TimeOf(h.o.Clock())
+	return o
+}
+
+// end gives back what the operation holds.
+func (o *op) end() { o.locks.release() }
+
+// decode reads the request into m and its caller.
+func (o *op) decode(m interface {
+	rpc.Message
+	ResetVT()
+}) error {
+	m.ResetVT()
+	return o.c.Decode(m)
+}
+
+// as takes the caller of a request.
+func (o *op) as(m *wirepb.Caller) error {
+	o.caller = m
+	return wire.Caller(m, &o.cred)
+}
+
+// fid joins and checks the FID of a request that addresses an inode.
+func (o *op) fid(seq uint64, oid uint32) (fid.FID, error) {
+	f, err := wire.FID(seq, oid)
+	if err != nil {
+		return fid.FID{}, status.Stale
+	}
+	return f, nil
+}
+
+// throttle waits for room in the device. reserve lets the operation use the last of it: it makes room, or ends something.
+func (o *op) throttle(reserve bool) error { return o.h.dev.Throttle(o.c.Context(), reserve) }
+
+// begin makes the operation's transaction.
+func (o *op) beginTx() { o.tx = o.h.dev.Begin(o.e) }
+
+// commit publishes the transaction with the reply.
+func (o *op) commit(reply rpc.Message) error {
+	return o.h.target.Commit(o.e, o.c, o.tx, reply)
+}
+
+// get reads an inode. One that is not there is Stale: the request named it by a FID that is gone, and the kernel of the
+// client looks its name up again once.
+func (o *op) get(f fid.FID, n *inode) error {
+	v, err := o.h.dev.Get(o.e, o.h.tables.Inode, f.AppendKey(o.e.Alloc(fid.KeySize)[:0]))
+	if errors.Is(err, store.ErrNotFound) {
+		return status.Stale
+	}
+	if err != nil {
+		return fmt.Errorf("mdt: reading inode %v: %w", f, err)
+	}
+	return n.decode(f, v)
+}
+
+// put adds an inode's record to the transaction, stamped with it. A new folder's content is stamped too.
+func (o *op) put(n *inode, fresh bool) {
+	n.own = stamp{client: o.client}
+	key := n.FID.AppendKey(o.e.Alloc(fid.KeySize)[:0])
+	if fresh && n.IsDir() {
+		n.content = n.own
+		o.tx.Put(o.h.tables.Inode, key, n.appendTo(o.e.Alloc(n.encodedSize())[:0]), atOwnStamp, atContentNo)
+		return
+	}
+	o.tx.Put(o.h.tables.Inode, key, n.appendTo(o.e.Alloc(n.encodedSize())[:0]), atOwnStamp)
+}
+
+// touch sets ctime to now. It never goes back.
+func (o *op) touch(n *inode) { n.Ctime = o.now.Later(n.Ctime) }
+
+// delta adds a change of a folder's shared attributes, and makes it in n too, for the reply.
+func (o *op) delta(n *inode, nlink int32, entries int64) {
+	d := o.e.Alloc(deltaSize)
+	putDelta(d, nlink, entries, o.now, o.client)
+	o.tx.Delta(o.h.tables.Inode, n.FID.AppendKey(o.e.Alloc(fid.KeySize)[:0]), d, deltaAtContent)
+	n.Nlink += uint32(nlink)
+	n.entries += uint64(entries)
+	n.Size = folderSize(n.entries)
+	n.Blocks = n.Size / 512
+	n.Mtime = o.now
+	o.touch(n)
+}
+
+// settle reports whether the attributes of folder n in a reply that was made before publishing are what they were right
+// after it. If other operations worked in the folder meanwhile, they are read again and settle returns true when the reply
+// has to be encoded once more. The client takes those of the reply with the highest transno.
+func (o *op) settle(n *inode, m *wirepb.Attr) bool {
+	if o.locks.alone(n.FID) {
+		return false
+	}
+	if err := o.get(n.FID, n); err != nil {
+		return false
+	}
+	wire.PutAttr(m, &n.Attr)
+	return true
+}
+
+// resend encodes a reply again after settle has changed it. What the slot keeps for a resend stays as it was: a client
+// that lost a reply asks for attributes anew.
+func (o *op) resend(m rpc.Message) error {
+	size := m.SizeVT()
+	b := o.e.Alloc(size)
+	if _, err := m.MarshalToSizedBufferVT(b); err != nil {
+		return fmt.Errorf("mdt: encoding a reply: %w", err)
+	}
+	o.c.RawReply = b
+	return nil
+}
+
+// entryReply fills the entry reply with an inode.
+func (o *op) entryReply(n *inode) *wirepb.EntryReply {
+	r := &o.rep.entry
+	wire.PutAttr(&o.rep.attr, &n.Attr)
+	r.Attr, r.Parent = &o.rep.attr, nil
+	r.Layout, r.Symlink = nil, nil
+	r.Handle, r.Created = 0, false
+	switch n.Type() {
+	case attr.TypeFile:
+		r.Layout = n.sec[secLayout]
+	case attr.TypeDir:
+		r.Layout = n.sec[secDefault]
+	case attr.TypeLink:
+		r.Symlink = n.sec[secSymlink]
+	}
+	return r
+}
+
+// commitEntry publishes with an entry reply whose parent is the folder changed.
+func (o *op) commitEntry(r *wirepb.EntryReply, folder *inode) error {
+	wire.PutAttr(&o.rep.parent, &folder.Attr)
+	r.Parent = &o.rep.parent
+	if err := o.commit(r); err != nil {
+		return err
+	}
+	if o.settle(folder, &o.rep.parent) {
+		return o.resend(r)
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+package mdt
+
+import (
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+)
+
+// open makes a handle. A first open for write, or O_TRUNC, clears size_valid in its own transaction; any other open changes
+// nothing on disk.
+func (o *op) open() error {
+	m := &o.req.open
+	if err := o.decode(m); err != nil {
+		return err
+	}
+	f, err := o.fid(m.Seq, m.Oid)
+	if err != nil {
+		return err
+	}
+	return o.openFID(f, m.Flags, m.Caller)
+}
+
+// openFID opens an inode with the flags of open(2).
+func (o *op) openFID(f fid.FID, flags uint32, caller *wirepb.Caller) error {
+	if err := o.as(caller); err != nil {
+		return err
+	}
+	changes := writes(flags) || flags&oTrunc != 0
+	if changes {
+		if o.x.ReadOnly {
+			return status.ReadOnly
+		}
+		if err := o.throttle(true); err != nil {
+			return err
+		}
+	}
+	mode := weak
+	if changes {
+		mode = full
+	}
+	o.locks.reset()
+	n := &o.child
+	if err := o.lockOne(f, mode); err != nil {
+		return err
+	}
+	if err := mayOpen(&o.cred, n, flags); err != nil {
+		return err
+	}
+	o.beginTx()
+	if n.IsFile() && changes {
+		o.openForWrite(n, flags)
+	}
+	r := o.entryReply(n)
+	id, err := o.openHandle(n, flags)
+	if err != nil {
+		return err
+	}
+	r.Handle = id
+	if err := o.commit(r); err != nil {
+		o.dropOpen(f, id)
+		return err
+	}
+	return nil
+}
+
+// openForWrite puts what an open for write or with O_TRUNC changes, if it changes anything.
+func (o *op) openForWrite(n *inode, flags uint32) {
+	dirty := n.SizeValid || n.flags&recWritten == 0
+	n.SizeValid = false
+	n.flags |= recWritten
+	if flags&oTrunc != 0 {
+		o.truncate(n, 0)
+		dirty = true
+	}
+	if dirty {
+		o.put(n, false)
+	}
+}
+
+// truncate sets the size that the client is going to cut the objects to: it is a writer until it reports.
+func (o *op) truncate(n *inode, size uint64) {
+	n.Size, n.SizeValid = size, false
+	n.SetattrGen++
+	n.flags |= recWritten
+	n.flags &^= recMtimeSet
+	n.Mtime = o.now
+	o.touch(n)
+	killSuid(&o.cred, n)
+	o.dropCapability(n)
+	o.h.opens.addWriter(n.FID, o.xs)
+}
+
+// openHandle makes a handle on n and counts the open.
+// Precondition: n's lock is held, or n is new and nobody can know it.
+func (o *op) openHandle(n *inode, flags uint32) (uint64, error) {
+	id, err := o.xs.addHandle(n.FID, flags, n.IsDir())
+	if err != nil {
+		return 0, err
+	}
+	o.h.opens.open(n.FID)
+	o.h.stats.opens.Add(1)
+	if n.IsFile() && writes(flags) {
+		o.h.opens.addWriter(n.FID, o.xs)
+	}
+	return id, nil
+}
+
+// dropOpen takes back a handle whose reply was never given.
+func (o *op) dropOpen(f fid.FID, id uint64) {
+	if o.xs.dropHandle(id, f) {
+		o.h.opens.close(f)
+		o.h.stats.opens.Add(-1)
+	}
+}
+
+// canWrite reports whether the client's handle is one of f open for write.
+func (o *op) canWrite(f fid.FID, id uint64) bool {
+	v, ok := o.xs.handleOf(id, f)
+	return ok && writes(v.flags)
+}

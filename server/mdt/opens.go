@@ -1,0 +1,157 @@
+package mdt
+
+import (
+	"sync"
+
+	"github.com/strakefs/strake/fs/fid"
+)
+
+// openFile is an inode that somebody has open or writes.
+type openFile struct {
+	handles int
+	// writers are the clients that may hold bytes of the file which the size in the record does not count.
+	writers []*export
+	// tainted: a writer was evicted since the first of the present ones came, so nobody knows the size.
+	tainted bool
+}
+
+const openShards = 64
+
+type openShard struct {
+	mu    sync.Mutex
+	files map[fid.FID]*openFile // guarded by mu
+	free  []*openFile           // guarded by mu
+	_     [24]byte
+}
+
+// openTable holds the open inodes of one MDT. What changes whether an inode is open at all happens under its lock too: weak
+// to open it, full to unlink or close it.
+type openTable struct {
+	shards [openShards]openShard
+}
+
+func newOpenTable() *openTable {
+	t := &openTable{}
+	for i := range t.shards {
+		t.shards[i].files = map[fid.FID]*openFile{}
+	}
+	return t
+}
+
+func (t *openTable) shard(f fid.FID) *openShard {
+	return &t.shards[(uint64(f.OID)+uint64(f.Seq)*31)%openShards]
+}
+
+// with runs fn on f's entry, which it makes if there is none and drops if fn leaves it empty.
+func (s *openShard) with(f fid.FID, fn func(*openFile)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.files[f]
+	if v == nil {
+		if n := len(s.free); n > 0 {
+			v, s.free = s.free[n-1], s.free[:n-1]
+		} else {
+			v = &openFile{}
+		}
+		s.files[f] = v
+	}
+	fn(v)
+	if v.handles == 0 && len(v.writers) == 0 {
+		delete(s.files, f)
+		v.tainted = false
+		if len(s.free) < 1024 {
+			s.free = append(s.free, v)
+		}
+	}
+}
+
+// open counts one more open.
+func (t *openTable) open(f fid.FID) { t.shard(f).with(f, opened) }
+
+func opened(v *openFile) { v.handles++ }
+
+// close counts one open less and returns how many are left.
+func (t *openTable) close(f fid.FID) (left int) {
+	t.shard(f).with(f, func(v *openFile) {
+		if v.handles > 0 {
+			v.handles--
+		}
+		left = v.handles
+	})
+	return left
+}
+
+// count is the number of opens.
+func (t *openTable) count(f fid.FID) int {
+	s := t.shard(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := s.files[f]; v != nil {
+		return v.handles
+	}
+	return 0
+}
+
+// addWriter makes x a writer of f.
+func (t *openTable) addWriter(f fid.FID, x *export) {
+	t.shard(f).with(f, func(v *openFile) {
+		for _, w := range v.writers {
+			if w == x {
+				return
+			}
+		}
+		if len(v.writers) == 0 {
+			v.tainted = false
+		}
+		v.writers = append(v.writers, x)
+	})
+	x.setWriting(f, true)
+}
+
+// doneWriter takes x off the writers of f. last says that it was one and none is left; whole that no writer was evicted
+// meanwhile, so that what the last one reports is the file's size.
+func (t *openTable) doneWriter(f fid.FID, x *export) (last, whole bool) {
+	t.shard(f).with(f, func(v *openFile) {
+		if removeWriter(v, x) {
+			last, whole = len(v.writers) == 0, !v.tainted
+		}
+	})
+	x.setWriting(f, false)
+	return last, whole
+}
+
+// evictWriter takes x off the writers of f without a report.
+func (t *openTable) evictWriter(f fid.FID, x *export) {
+	t.shard(f).with(f, func(v *openFile) {
+		if removeWriter(v, x) {
+			v.tainted = true
+		}
+	})
+}
+
+func removeWriter(v *openFile, x *export) bool {
+	for i, w := range v.writers {
+		if w == x {
+			last := len(v.writers) - 1
+			v.writers[i], v.writers[last] = v.writers[last], nil
+			v.writers = v.writers[:last]
+			return true
+		}
+	}
+	return false
+}
+
+// isWriter reports whether x is a writer of f.
+func (t *openTable) isWriter(f fid.FID, x *export) bool {
+	s := t.shard(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := s.files[f]; v != nil {
+		for _, w := range v.writers {
+			if w == x {
+				return true
+			}
+		}
+	}
+	return false
+}
