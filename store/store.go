@@ -22,6 +22,8 @@ type Spec struct {
 	Name string
 	// Merger interprets deltas; nil for a table without.
 	Merger Merger
+	// Ascending tells that new keys mostly come after the ones before them; it only steers how full pages get.
+	Ascending bool
 }
 
 // Merger gives deltas their meaning. Both methods append their result to dst and return it; they keep no argument.

@@ -1,0 +1,170 @@
+package boltdev
+
+import (
+	"encoding/binary"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/strakefs/strake/store"
+	bolt "go.etcd.io/bbolt"
+)
+
+// committer is the one goroutine that writes the database. It ends when the device stops, or is closing and everything
+// is on disk.
+func (d *Device) committer() {
+	defer close(d.ended)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		l, wait := d.nextTxg()
+		switch {
+		case l != nil:
+			if err := d.commit(l); err != nil {
+				d.stop(fmt.Errorf("commit of transnos %#x to %#x: %w", uint64(l.first), l.last.Load(), err))
+				return
+			}
+			continue
+		case wait < 0:
+			return
+		case wait == 0:
+			<-d.wake
+		default:
+			timer.Reset(wait)
+			select {
+			case <-timer.C:
+			case <-d.wake:
+			}
+		}
+		d.space.mayRefresh()
+	}
+}
+
+// nextTxg returns the txg to write now, as the syncing one. Without one it tells how long to wait: 0 until something
+// happens, negative when the committer is to end.
+func (d *Device) nextTxg() (*layer, time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err.Load() != nil {
+		return nil, -1
+	}
+	if d.closed == nil {
+		l := d.open
+		if l.first == 0 {
+			if d.closing {
+				d.sealed = true
+				return nil, -1
+			}
+			return nil, 0
+		}
+		wait := d.o.CommitInterval - time.Since(l.begun)
+		if !d.closing && d.wanted < l.first && !d.fullLocked(l) && wait > 0 {
+			return nil, wait
+		}
+		d.closeOpenLocked()
+	}
+	d.syncing, d.closed = d.closed, nil
+	d.setViewLocked()
+	if d.crowded.Load() && !d.crowdedLocked() {
+		d.tellMovedLocked()
+	}
+	return d.syncing, 0
+}
+
+// tellMovedLocked wakes who waits for a commit or for room.
+func (d *Device) tellMovedLocked() {
+	close(d.moved)
+	d.moved = make(chan struct{})
+}
+
+// commit writes a closed layer to the database and takes it out of the view.
+func (d *Device) commit(l *layer) error {
+	start := time.Now()
+	if err := d.fault("commit"); err != nil {
+		return err
+	}
+	// An idle read transaction would keep the pages that the last commit freed from being used by this one.
+	d.readers.renew()
+	if err := d.write(l); err != nil {
+		return err
+	}
+	// Readers that see the view without the layer must read a database with it.
+	d.readers.renew()
+	last := store.Transno(l.last.Load())
+	d.mu.Lock()
+	d.syncing = nil
+	d.setViewLocked()
+	d.done.Store(uint64(last))
+	d.tellMovedLocked()
+	fns := d.fns
+	d.mu.Unlock()
+	d.stats.committed(l, time.Since(start))
+	d.space.stale.Store(true)
+	for _, fn := range fns {
+		fn(last)
+	}
+	return nil
+}
+
+// write puts the layer into the database in one transaction. A damaged page makes bbolt panic, a page that cannot be
+// read makes the processor fault; both become errors here.
+func (d *Device) write(l *layer) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %v", ErrCorrupt, r)
+		}
+	}()
+	return d.db.Update(func(tx *bolt.Tx) error {
+		for i := range l.tables {
+			if l.tables[i].count.Load() == 0 {
+				continue
+			}
+			if err := d.writeTable(tx, store.Table(i), &l.tables[i]); err != nil {
+				return fmt.Errorf("table %s: %w", d.o.Specs[i].Name, err)
+			}
+		}
+		var b [8]byte
+		binary.BigEndian.PutUint64(b[:], l.last.Load())
+		return tx.Bucket(bucketDevice).Put(keyCommitted, b[:])
+	})
+}
+
+// fillAscending is the fill of pages of tables whose keys come in order: what is behind a split is never filled up
+// later, so bbolt's half would waste half of the pages. Not 1.0, for the few values that grow.
+const fillAscending = 0.9
+
+// writeTable writes one table of a layer in key order.
+func (d *Device) writeTable(tx *bolt.Tx, t store.Table, l *tableLayer) error {
+	spec := d.o.Specs[t]
+	b := tx.Bucket(bucketOf(spec.Name))
+	if spec.Ascending {
+		b.FillPercent = fillAscending
+	}
+	var puts, deletes int64
+	for e := l.head[0].Load(); e != nil; e = e.next[0].Load() {
+		v := e.ver.Load()
+		value, kind := v.value, v.kind
+		if kind == store.Delta {
+			value = spec.Merger.Apply(nil, b.Get(e.key), v.value)
+			kind = store.Put
+			if len(value) == 0 {
+				kind = store.Delete
+			}
+		}
+		var err error
+		if kind == store.Put {
+			puts++
+			err = b.Put(e.key, value)
+		} else {
+			deletes++
+			err = b.Delete(e.key)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	d.tableStats[t].puts.Add(puts)
+	d.tableStats[t].deletes.Add(deletes)
+	return nil
+}

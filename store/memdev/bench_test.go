@@ -1,0 +1,9 @@
+package memdev_test
+
+import (
+	"testing"
+
+	"github.com/strakefs/strake/store/storetest"
+)
+
+func BenchmarkDevice(b *testing.B) { storetest.Bench(b, maker) }
