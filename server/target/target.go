@@ -63,9 +63,9 @@ const (
 	GraceDefault      = 5 * time.Second
 )
 
-// MaxSlots bounds the slots of one export, so that a client cannot make the target's memory grow; the protocol's own
-// bound on modifying requests in flight, with the prior ones, is well below.
-const MaxSlots = 256
+// MaxSlots bounds the slots of one export, so that a client cannot make the target's memory grow: what an import numbers at
+// most.
+const MaxSlots = rpc.PriorSlots + rpc.MaxInFlightLimit
 
 // Target implements rpc.Target for a handler. Make it with New.
 type Target struct {

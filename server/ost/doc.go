@@ -1,0 +1,27 @@
+// Package ost is the object storage target: objects with their records, reading and writing, making and destroying,
+// grants, and the commit that makes it all durable.
+//
+// Words (Lustre Operations Manual; parameters obdfilter.*):
+//
+//   - object: a file of the device, named by group (the metadata target that owns it) and id. Ids are never reused.
+//   - record: what the tables keep of an object: owner, stripe, ids that its space is charged to, blocks, times.
+//   - number: every change gets the next one of the target's own sequence (its transno on the wire) when the host has
+//     it. last_committed covers a number once a commit that began after it has ended.
+//   - hot: an object whose record may be behind its file after a crash. Marked on disk before the first write since it
+//     was cold; fresh objects are born hot, by the range of ids (fresh, last] of their group.
+//   - grant: space promised to a client for data that it has not written back yet.
+//
+// Invariant: a number is given after the change is in the host's file and the object is in the active list; a commit
+// takes the newest number first and flushes after. So what last_committed covers is on disk.
+//
+// Invariant: when an object is written its hot mark, or its group's fresh range, is on disk.
+//
+// Invariant: an id up to the group's last one whose file is absent was destroyed. Writes to it succeed and do nothing.
+//
+// Invariant: the sum of grants is never above the free space when the last grant was given, less the reserve.
+//
+// Lock order: OST.commitMu, group.mu, object.io, OST.pubMu, object.mu, shard.mu, OST.activeMu. Whoever holds pubMu only tries
+// object.io. Nothing waits for the disk under pubMu.
+//
+// The README beside this file says what happens at each crash point.
+package ost
