@@ -16,5 +16,3 @@ func tempDir(t testing.TB) string {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
-
-func childRuns() bool { return false }
