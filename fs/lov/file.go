@@ -132,8 +132,8 @@ func (f *File) Written(tag int, end uint64) {
 	}
 }
 
-// delayed takes the delayed error: it is reported once.
-func (f *File) delayed() error {
+// TakeError returns the delayed error that nobody was told yet, and forgets it. It does not wait; Flush does.
+func (f *File) TakeError() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	err := f.err
@@ -209,7 +209,7 @@ func (f *File) Discard() {
 			f.objects[i].Discard()
 		}
 	}
-	_ = f.delayed()
+	_ = f.TakeError()
 }
 
 // Close ends the use of the file. Nothing is waited for; data that is still being written back is not harmed, only its

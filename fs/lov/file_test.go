@@ -282,7 +282,7 @@ func TestRandomCallsMatchAShadow(t *testing.T) {
 			f := w.open(t, c.stripes, layout.MinStripeSize)
 			const size = 2 << 20
 			x := &fsx{t: t, f: f, rnd: rand.New(rand.NewPCG(c.o.seed, 2)), max: size, s: shadow{data: make([]byte, size)}}
-			x.run(1500)
+			x.run(800)
 			checkObjects(t, w, f, x.s.data[:x.s.size])
 		})
 	}
@@ -575,7 +575,7 @@ func TestCacheStaysWithinItsLimit(t *testing.T) {
 			f := w.open(t, 4, layout.MinStripeSize)
 			rnd := rand.New(rand.NewPCG(1, uint64(i)))
 			for range 200 {
-				mustWrite(t, f, make([]byte, 1+rnd.IntN(100000)), rnd.Uint64N(1<<30), i == 0)
+				mustWrite(t, f, make([]byte, 1+rnd.IntN(100000)), rnd.Uint64N(1<<24), i == 0)
 			}
 			if err := f.Flush(bg); err != nil {
 				t.Error(err)

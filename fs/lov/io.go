@@ -102,7 +102,7 @@ func forParts(list []part, fn func(*part)) {
 // where the OST promised no space, it goes through and the error is this write's own. It waits for room; ctx ending
 // then is kind Interrupted or a short count, and accepted bytes are never dropped. FileTooBig is over an object's bound.
 func (f *File) WriteAt(ctx context.Context, b []byte, off uint64, mtime attr.Time, direct bool) (int, error) {
-	if err := f.delayed(); err != nil {
+	if err := f.TakeError(); err != nil {
 		return 0, err
 	}
 	if err := f.enter(ctx); err != nil {
@@ -197,7 +197,7 @@ func (f *File) Flush(ctx context.Context) error {
 	if err := f.flush(ctx, extent.Extent{End: extent.EOF}); err != nil {
 		return err
 	}
-	return f.delayed()
+	return f.TakeError()
 }
 
 // flush writes back what is dirty in a range of the file.

@@ -2,16 +2,11 @@ package osc
 
 import (
 	"context"
-	"errors"
 
 	"github.com/strakefs/strake/fs/rpc"
-	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
-
-// sumRetries is how often data that arrived damaged is sent or asked for again: damage that persists is no accident.
-const sumRetries = 5
 
 // brw is a reusable READ.
 type brw struct {
@@ -21,18 +16,12 @@ type brw struct {
 	reply wirepb.ReadReply
 }
 
-// do runs a request, again when its bulk came damaged.
+// do runs a request. The import sends it again where that helps: after a reconnect, and when bulk came damaged.
 func (c *OSC) do(ctx context.Context, r *rpc.Request) error {
-	for try := 0; ; try++ {
-		c.figs.rpcs.Inc()
-		c.figs.inFlight.Add(1)
-		err := c.o.Import.Do(ctx, r)
-		c.figs.inFlight.Add(-1)
-		if err == nil || try == sumRetries || !errors.Is(err, status.Checksum) {
-			return err
-		}
-		c.log.Warn("bulk data was damaged on the way, once more", "op", r.Op, "error", err)
-	}
+	c.figs.rpcs.Inc()
+	c.figs.inFlight.Add(1)
+	defer c.figs.inFlight.Add(-1)
+	return c.o.Import.Do(ctx, r)
 }
 
 // fetch reads b from the OST, with zeros behind the object's end.

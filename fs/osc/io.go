@@ -65,7 +65,7 @@ func short(n int, err error) (int, error) {
 // WriteThrough sends b at off and returns when it is answered. Older data of the same bytes goes first. When ctx ends
 // before, it is kind Interrupted and the data may still be written; the Holder hears of it. Otherwise as Write.
 func (o *Object) WriteThrough(ctx context.Context, b []byte, off uint64, mtime attr.Time) (int, error) {
-	t := &ticket{failedAt: extent.EOF, done: make(chan struct{}, 1)}
+	t := o.osc.newTicket()
 	var stop error
 	n := 0
 	for n < len(b) && stop == nil {
@@ -95,8 +95,9 @@ func (o *Object) WriteThrough(ctx context.Context, b []byte, off uint64, mtime a
 		return 0, stop
 	}
 	if t.err != nil {
-		return short(int(t.failedAt-off), t.err)
+		n, stop = int(t.failedAt-off), t.err
 	}
+	o.osc.tickets.Put(t)
 	return short(n, stop)
 }
 

@@ -48,7 +48,8 @@ type Object struct {
 	blocks map[uint64]*block // guarded by mu: by offset / OSC.block; only those with data
 	dirty  int64             // guarded by mu: bytes dirty or unanswered
 	end    uint64            // guarded by mu: the object is at least this long
-	known  uint64            // guarded by mu: blocks of 512 bytes, as last told
+	known  uint64            // guarded by mu: blocks of 512 bytes, as last told, and a guess of what was written since
+	sent   uint64            // guarded by mu: behind the last byte that is part of known
 	done   chan struct{}     // guarded by mu: closed when a write ended; nil when nobody waits
 }
 

@@ -79,6 +79,7 @@ func (o *Object) Punch(ctx context.Context, e extent.Extent, mtime attr.Time) er
 	defer o.mu.Unlock()
 	if e.End == extent.EOF {
 		o.end = e.Start
+		o.sent = min(o.sent, e.Start)
 	}
 	o.known = r.Blocks
 	return nil
@@ -128,7 +129,7 @@ func (o *Object) Glimpse(ctx context.Context) (Glimpse, error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.known = r.Blocks
+	o.known, o.sent = r.Blocks, max(o.sent, r.Size)
 	return Glimpse{
 		Size: r.Size, Blocks: r.Blocks, Exists: r.Exists,
 		Mtime: attr.Time{Sec: r.MtimeSec, Nsec: r.MtimeNsec},

@@ -70,7 +70,9 @@ type OSC struct {
 	life lifetime
 	wg   sync.WaitGroup
 	brws sync.Pool
-	figs figures
+	// tickets holds those that no write refers to any more.
+	tickets sync.Pool
+	figs    figures
 
 	mu      sync.Mutex
 	grant   grant

@@ -48,6 +48,16 @@ type ticket struct {
 	done      chan struct{}
 }
 
+// newTicket returns a ticket; one whose writes are all settled and noted may go back to the pool.
+func (c *OSC) newTicket() *ticket {
+	t, _ := c.tickets.Get().(*ticket)
+	if t == nil {
+		t = &ticket{done: make(chan struct{}, 1)}
+	}
+	*t = ticket{failedAt: extent.EOF, done: t.done}
+	return t
+}
+
 // settle notes the end of one of the ticket's writes.
 func (t *ticket) settle(w *write, err error) {
 	t.pending--
@@ -117,7 +127,7 @@ func (o *Object) finish(w *write, err error) {
 	}
 	if err == nil && sent {
 		o.end = max(o.end, w.end)
-		o.known = max(o.known, w.reply.Blocks)
+		o.answeredLocked(w)
 		if t != nil && t.abandoned {
 			o.holder.Written(o.tag, w.end)
 		}
@@ -145,6 +155,15 @@ func (o *Object) finish(w *write, err error) {
 	o.announceLocked()
 	o.mu.Unlock()
 	o.osc.ended(w, sent)
+}
+
+// answeredLocked guesses the object's blocks: the OST knows those of new data only when it has flushed them.
+func (o *Object) answeredLocked(w *write) {
+	if w.end > o.sent {
+		o.known += (w.end - max(w.start, o.sent) + 511) / 512
+		o.sent = w.end
+	}
+	o.known = max(o.known, w.reply.Blocks)
 }
 
 // dropBlockLocked forgets a block that has nothing left.
