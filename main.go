@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/strakefs/strake/server/config"
 	"github.com/strakefs/strake/ui/cli"
+	"github.com/strakefs/strake/ui/process"
 )
 
 // version is set by the linker (make build).
@@ -34,7 +34,7 @@ func tools() []*cobra.Command {
 	return nil
 }
 
-// start starts a node.
-func start(context.Context, config.Config, *slog.Logger) (cli.Node, error) {
-	return nil, errors.New("this build holds no node")
+// start starts what cfg asks for in this process.
+func start(ctx context.Context, cfg config.Config, log *slog.Logger) (cli.Node, error) {
+	return process.Start(ctx, cfg, version, log)
 }

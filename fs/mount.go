@@ -96,6 +96,9 @@ func (m *Mount) start(ctx context.Context) error {
 	if err := m.connectMDT(ctx, c); err != nil {
 		return err
 	}
+	if m.o.SavePath != "" {
+		m.mgc.Keep()
+	}
 	m.data = lov.NewSet()
 	m.apply(c)
 	m.mgc.Watch(m.apply)

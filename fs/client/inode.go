@@ -30,6 +30,8 @@ type inode struct {
 	// writer says that the MDT counts this mount among the file's writers. guarded by mu
 	writer   bool
 	retiring bool
+	// closing is the handle that the report of the running retirement closes, 0 for none. guarded by mu
+	closing uint64
 	// gen is the setattr generation that the times below follow. guarded by mu
 	gen      uint32
 	mtime    attr.Time

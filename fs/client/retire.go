@@ -16,9 +16,9 @@ func (c *Client) release(in *inode, handle uint64) {
 	last := in.handles == 0
 	if last && in.writer && !in.retiring {
 		in.retiring = true
+		in.closing = handle
 		in.refs++
 		in.mu.Unlock()
-		c.mdc.QueueReport(mdc.Report{FID: in.fid, Handle: handle})
 		c.retireLater(in)
 		c.put(in)
 		return
@@ -75,14 +75,12 @@ func (c *Client) retireOne(in *inode) {
 	}
 	in.mu.Lock()
 	in.retiring = false
-	if in.handles > 0 || !in.writer {
-		in.mu.Unlock()
-		c.put(in)
-		return
-	}
-	r := in.reportLocked(err == nil)
+	// Opened again meanwhile: only the handle goes, and a later last close retires the file.
+	done := in.handles == 0 && err == nil
+	r := in.reportLocked(done)
+	r.Handle, in.closing = in.closing, 0
 	r.Notify = in
-	in.writer = false
+	in.writer = in.writer && !done
 	in.mu.Unlock()
 	c.mdc.QueueReport(r)
 }

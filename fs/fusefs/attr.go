@@ -22,8 +22,8 @@ func (f *FS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrO
 }
 
 func (f *FS) getattr(cancel <-chan struct{}, h *fuse.InHeader, byHandle bool, a *attr.Attr) fuse.Status {
-	ctx := newContext(cancel, h.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, h.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
 	err := f.c.Getattr(ctx, &who, f.node(h.NodeId), a)
@@ -85,8 +85,8 @@ const fattrKillSuidgid = 1 << 11
 
 // SetAttr answers chmod(2), chown(2), truncate(2) and utimensat(2).
 func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
 	var valid attr.Valid
@@ -125,8 +125,8 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, des
 	if code := f.xattrName(name); code != fuse.OK {
 		return 0, code
 	}
-	ctx := newContext(cancel, h.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, h.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
 	b, err := f.c.Getxattr(ctx, &who, f.node(h.NodeId), name, dest[:0])
@@ -135,8 +135,8 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, des
 
 // ListXAttr lists the names; an empty dest asks for the length.
 func (f *FS) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
-	ctx := newContext(cancel, h.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, h.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
 	b, err := f.c.Listxattr(ctx, &who, f.node(h.NodeId), dest[:0])
@@ -177,8 +177,8 @@ func (f *FS) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, 
 	if code := f.xattrName(name); code != fuse.OK {
 		return code
 	}
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
 	return f.xattrCode("setxattr", in.NodeId, f.c.Setxattr(ctx, &who, f.node(in.NodeId), name, data, in.Flags))
@@ -189,8 +189,8 @@ func (f *FS) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) 
 	if code := f.xattrName(name); code != fuse.OK {
 		return code
 	}
-	ctx := newContext(cancel, h.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, h.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
 	return f.xattrCode("removexattr", h.NodeId, f.c.Removexattr(ctx, &who, f.node(h.NodeId), name))

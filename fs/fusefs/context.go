@@ -9,43 +9,146 @@ import (
 	"time"
 )
 
-// requestContext is a request's context without an allocation. Done is closed when the kernel interrupts the request;
-// Err stays nil after that until the caller is being killed: whoever waits looks again from time to time.
+// requestContext is a request's context, without an allocation. It ends when the kernel has interrupted the request and
+// its caller is being killed.
 type requestContext struct {
 	cancel <-chan struct{}
 	pid    uint32
+	since  time.Time
+	// ended is closed by the watcher; a context whose channel was closed is not used again.
+	ended      chan struct{}
+	prev, next *requestContext
 }
 
-var contexts = sync.Pool{New: func() any { return new(requestContext) }}
+// watchEvery is how often requests that have been running for longer than that are looked at.
+const watchEvery = 200 * time.Millisecond
 
-func newContext(cancel <-chan struct{}, pid uint32) *requestContext {
-	c := contexts.Get().(*requestContext)
-	c.cancel, c.pid = cancel, pid
+// watcher ends the contexts of callers that are being killed. Most requests end long before it looks at them.
+type watcher struct {
+	pool sync.Pool
+	stop chan struct{}
+	done chan struct{}
+
+	mu sync.Mutex
+	// head is a ring of the contexts in use. guarded by mu
+	head requestContext
+}
+
+func (w *watcher) start() {
+	w.head.prev, w.head.next = &w.head, &w.head
+	w.pool.New = func() any { return &requestContext{ended: make(chan struct{})} }
+	w.stop, w.done = make(chan struct{}), make(chan struct{})
+	go w.run()
+}
+
+func (w *watcher) close() {
+	close(w.stop)
+	<-w.done
+}
+
+func (w *watcher) run() {
+	defer close(w.done)
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	var look []suspect
+	for {
+		select {
+		case <-w.stop:
+			return
+		case now := <-tick.C:
+			look = w.interrupted(now, look[:0])
+		}
+		for _, s := range look {
+			// Without the lock: the context may be freed meanwhile, which end sees.
+			if s.pid == 0 || dying(s.pid) {
+				w.end(s.c, s.pid)
+			}
+		}
+	}
+}
+
+// suspect is an interrupted request and its caller's thread.
+type suspect struct {
+	c   *requestContext
+	pid uint32
+}
+
+// interrupted collects the contexts that have run for a while and were interrupted.
+func (w *watcher) interrupted(now time.Time, out []suspect) []suspect {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := w.head.next; c != &w.head; c = c.next {
+		if now.Sub(c.since) < watchEvery {
+			continue
+		}
+		select {
+		case <-c.cancel:
+			out = append(out, suspect{c, c.pid})
+		default:
+		}
+	}
+	return out
+}
+
+func (w *watcher) end(c *requestContext, pid uint32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c.next == nil || c.pid != pid {
+		return
+	}
+	select {
+	case <-c.cancel:
+	default:
+		return
+	}
+	select {
+	case <-c.ended:
+	default:
+		close(c.ended)
+	}
+}
+
+// begin makes a request's context; free gives it back.
+func (w *watcher) begin(cancel <-chan struct{}, pid uint32) *requestContext {
+	c := w.pool.Get().(*requestContext)
+	now := time.Now()
+	w.mu.Lock()
+	c.cancel, c.pid, c.since = cancel, pid, now
+	c.prev, c.next = w.head.prev, &w.head
+	c.prev.next, c.next.prev = c, c
+	w.mu.Unlock()
 	return c
 }
 
-func (c *requestContext) free() { contexts.Put(c) }
+func (w *watcher) free(c *requestContext) {
+	w.mu.Lock()
+	c.prev.next, c.next.prev = c.next, c.prev
+	c.prev, c.next, c.cancel = nil, nil, nil
+	w.mu.Unlock()
+	select {
+	case <-c.ended:
+	default:
+		w.pool.Put(c)
+	}
+}
 
 // Deadline is never set.
 func (c *requestContext) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Done is closed when the request was interrupted.
-func (c *requestContext) Done() <-chan struct{} { return c.cancel }
+// Done is closed when the caller is being killed.
+func (c *requestContext) Done() <-chan struct{} { return c.ended }
 
 // Value keeps nothing.
 func (c *requestContext) Value(any) any { return nil }
 
-// Err is context.Canceled once the request was interrupted by a signal that kills the caller.
+// Err is context.Canceled once Done is closed.
 func (c *requestContext) Err() error {
 	select {
-	case <-c.cancel:
+	case <-c.ended:
+		return context.Canceled
 	default:
 		return nil
 	}
-	if c.pid == 0 || dying(c.pid) {
-		return context.Canceled
-	}
-	return nil
 }
 
 // dying reports whether a thread is gone or has SIGKILL pending: the kernel turns every fatal signal into that.

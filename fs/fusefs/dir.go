@@ -46,15 +46,15 @@ func (f *FS) readDir(cancel <-chan struct{}, in *fuse.ReadIn, plus bool, fn func
 	if !ok {
 		return fuse.EBADF
 	}
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	return f.code("readdir", in.NodeId, d.Read(ctx, in.Offset, plus, fn))
 }
 
 // FsyncDir makes a folder's entries durable.
 func (f *FS) FsyncDir(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	return f.code("fsync", in.NodeId, f.c.SyncDir(ctx, f.node(in.NodeId)))
 }
 

@@ -15,8 +15,8 @@ func (f *FS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *
 	if len(name) > attr.NameMax {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
-	ctx := newContext(cancel, h.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, h.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
 	var a attr.Attr
@@ -34,8 +34,8 @@ func (f *FS) make(cancel <-chan struct{}, h *fuse.InHeader, umask uint32, name s
 	if len(name) > attr.NameMax {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
-	ctx := newContext(cancel, h.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, h.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, umask, &who)
 	var a attr.Attr
@@ -66,8 +66,8 @@ func (f *FS) Symlink(cancel <-chan struct{}, h *fuse.InHeader, target string, na
 
 // Readlink reads a symbolic link.
 func (f *FS) Readlink(cancel <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.Status) {
-	ctx := newContext(cancel, h.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, h.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
 	b, err := f.c.Readlink(ctx, &who, f.node(h.NodeId))
@@ -79,8 +79,8 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	if len(name) > attr.NameMax {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
 	var a attr.Attr
@@ -92,8 +92,8 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 }
 
 func (f *FS) unlink(cancel <-chan struct{}, h *fuse.InHeader, name string, rmdir bool) fuse.Status {
-	ctx := newContext(cancel, h.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, h.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
 	return f.code("unlink", h.NodeId, f.c.Unlink(ctx, &who, f.node(h.NodeId), name, rmdir))
@@ -114,8 +114,8 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to string) 
 	if len(to) > attr.NameMax {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
 	err := f.c.Rename(ctx, &who, &mdc.Renaming{
@@ -160,8 +160,8 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 }
 
 func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, name string, what *mdc.Creation, out *fuse.CreateOut) fuse.Status {
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, in.Umask, &who)
 	var a attr.Attr
@@ -176,8 +176,8 @@ func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, name string, what
 
 // Open opens a file.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
 	var a attr.Attr

@@ -33,21 +33,35 @@ const cacheTime = 60 * time.Second
 // FS serves one mount.
 type FS struct {
 	fuse.RawFileSystem
-	c      *client.Client
-	opts   Options
-	log    *slog.Logger
-	server *fuse.Server
-	groups groupCache
-	nextFh atomic.Uint64
-	files  *xsync.Map[uint64, *client.Handle]
-	dirs   *xsync.Map[uint64, *client.Dir]
+	c        *client.Client
+	opts     Options
+	log      *slog.Logger
+	server   *fuse.Server
+	groups   groupCache
+	requests watcher
+	nextFh   atomic.Uint64
+	files    *xsync.Map[uint64, *client.Handle]
+	dirs     *xsync.Map[uint64, *client.Dir]
 }
 
 func newFS(o Options) *FS {
-	return &FS{
+	f := &FS{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), c: o.Client, opts: o, log: o.Log,
 		files: xsync.NewMap[uint64, *client.Handle](), dirs: xsync.NewMap[uint64, *client.Dir](),
 	}
+	f.requests.start()
+	return f
+}
+
+// close ends what newFS started and releases what the kernel has left open.
+func (f *FS) close() {
+	f.requests.close()
+	f.files.Range(func(fh uint64, h *client.Handle) bool {
+		if _, ok := f.files.LoadAndDelete(fh); ok {
+			h.Release()
+		}
+		return true
+	})
 }
 
 // String names the file system in traces.
@@ -134,8 +148,8 @@ func (f *FS) putEntry(a *attr.Attr, out *fuse.EntryOut) {
 
 // StatFs answers statfs(2). Names are of 255 bytes.
 func (f *FS) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
-	ctx := newContext(cancel, h.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, h.Pid)
+	defer f.requests.free(ctx)
 	s, err := f.c.Statfs(ctx)
 	if err != nil {
 		return f.code("statfs", h.NodeId, err)

@@ -21,8 +21,8 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	if code != fuse.OK {
 		return nil, code
 	}
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	n, err := h.Read(ctx, buf[:min(int(in.Size), len(buf))], in.Offset)
 	if err != nil {
 		return nil, f.code("read", in.NodeId, err)
@@ -44,8 +44,8 @@ func (f *FS) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (ui
 	if code != fuse.OK {
 		return 0, code
 	}
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	w := client.Write{Data: data, Offset: in.Offset, Mapped: in.WriteFlags&fuse.WRITE_CACHE != 0}
 	if in.WriteFlags&writeKillSuidgid != 0 && !w.Mapped {
 		w.KillPriv = new(mdc.Caller)
@@ -64,8 +64,8 @@ func (f *FS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if code != fuse.OK {
 		return code
 	}
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	return f.code("close", in.NodeId, h.Flush(ctx))
 }
 
@@ -75,8 +75,8 @@ func (f *FS) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	if code != fuse.OK {
 		return code
 	}
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	return f.code("fsync", in.NodeId, h.Fsync(ctx))
 }
 
@@ -86,8 +86,8 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	if code != fuse.OK {
 		return code
 	}
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
 	return f.code("fallocate", in.NodeId, h.Fallocate(ctx, &who, in.Mode, in.Offset, in.Length))
@@ -108,8 +108,8 @@ func (f *FS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut)
 	if code != fuse.OK {
 		return code
 	}
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	off, err := h.Seek(ctx, in.Offset, in.Whence == seekHole)
 	if err != nil {
 		return f.code("lseek", in.NodeId, err)
@@ -137,8 +137,8 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	if src.FID() == dst.FID() && in.OffIn < in.OffOut+in.Len && in.OffOut < in.OffIn+in.Len {
 		return 0, fuse.EINVAL
 	}
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	n, err := src.CopyTo(ctx, dst, in.OffIn, in.OffOut, min(in.Len, copyMax))
 	return uint32(n), f.code("copy_file_range", in.NodeId, err)
 }

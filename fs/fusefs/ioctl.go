@@ -1,6 +1,7 @@
 package fusefs
 
 import (
+	"context"
 	"encoding/binary"
 	"syscall"
 
@@ -44,8 +45,8 @@ var fsxattrBits = [...]struct {
 
 // Ioctl answers lsattr(1), chattr(1) and their like for project ids.
 func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, out *fuse.IoctlOut, outbuf []byte) fuse.Status {
-	ctx := newContext(cancel, in.Pid)
-	defer ctx.free()
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
 	node := f.node(in.NodeId)
@@ -90,7 +91,7 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, out *
 	return fuse.Status(syscall.ENOTTY)
 }
 
-func (f *FS) setFsxattr(ctx *requestContext, who *mdc.Caller, n uint64, b []byte) fuse.Status {
+func (f *FS) setFsxattr(ctx context.Context, who *mdc.Caller, n uint64, b []byte) fuse.Status {
 	x := binary.LittleEndian.Uint32(b)
 	var want, a attr.Attr
 	for _, bit := range fsxattrBits {

@@ -124,18 +124,20 @@ func Start(o MountOptions) (*Mount, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNoFuse, err)
 	}
 	if err := mountKernel(fd, &o); err != nil {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		return nil, err
 	}
 	m := &Mount{fs: newFS(o.Options), dir: o.Dir, served: make(chan struct{})}
 	m.server, err = fuse.NewServer(m.fs, "/dev/fd/"+strconv.Itoa(fd), serverOptions(&o))
 	if err != nil {
-		unix.Unmount(o.Dir, unix.MNT_DETACH)
-		unix.Close(fd)
+		_ = unix.Unmount(o.Dir, unix.MNT_DETACH)
+		_ = unix.Close(fd)
+		m.fs.close()
 		return nil, fmt.Errorf("mount %s: %w", o.Dir, err)
 	}
 	go func() {
 		m.server.Serve()
+		m.fs.close()
 		close(m.served)
 	}()
 	if err := m.server.WaitMount(); err != nil {

@@ -74,6 +74,8 @@ type closer struct {
 	empty *sync.Cond
 	// queue holds reports in the order they came. guarded by mu
 	queue   []Report
+	// inBatch is scratch of take: a request holds one report of a file at most, so that their order needs no rule.
+	inBatch map[fid.FID]bool
 	sending bool
 	closed  bool
 	wake    chan struct{}
@@ -87,6 +89,7 @@ func (q *closer) context() context.Context { return q.ctx }
 func (q *closer) start(m *MDC) {
 	q.room, q.empty = sync.NewCond(&q.mu), sync.NewCond(&q.mu)
 	q.wake = make(chan struct{}, 1)
+	q.inBatch = make(map[fid.FID]bool, batchMax)
 	q.done = make(chan struct{})
 	q.ctx, q.cancel = context.WithCancel(context.Background())
 	go q.run(m)
@@ -165,7 +168,12 @@ func (q *closer) run(m *MDC) {
 func (q *closer) take(batch []Report) []Report {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := min(len(q.queue), batchMax)
+	n := 0
+	clear(q.inBatch)
+	for n < min(len(q.queue), batchMax) && !q.inBatch[q.queue[n].FID] {
+		q.inBatch[q.queue[n].FID] = true
+		n++
+	}
 	batch = append(batch, q.queue[:n]...)
 	rest := copy(q.queue, q.queue[n:])
 	clear(q.queue[rest:])

@@ -41,6 +41,7 @@ type MGC struct {
 
 	mu   sync.Mutex
 	last *wirepb.Config // guarded by mu; never changed once it is here
+	keep bool           // guarded by mu
 }
 
 // New makes an MGC.
@@ -75,19 +76,43 @@ func (m *MGC) fetch(ctx context.Context, known uint64, wait time.Duration) (*wir
 	m.mu.Lock()
 	newer := m.last == nil || m.last.Version != c.Version
 	m.last = c
+	keep := m.keep && newer
 	m.mu.Unlock()
-	if newer {
-		if err := m.save(c); err != nil {
-			m.o.Log.Warn("configuration not kept", "file", m.o.SavePath, "err", err)
-		}
+	if keep {
+		m.saveOrWarn(c)
 	}
 	return c, nil
 }
 
-// First gets the configuration to start from: the MGS's as soon as ready says that it is enough, else, when ctx has
-// ended without an answer, the one kept from last time. Without either it returns ctx's error, or the MGS's refusal at
-// once.
+// Keep writes the configuration to the file from now on, with the last one at once. Before it nothing is written: a data
+// folder must be ours first.
+func (m *MGC) Keep() {
+	m.mu.Lock()
+	m.keep = true
+	c := m.last
+	m.mu.Unlock()
+	if c != nil {
+		m.saveOrWarn(c)
+	}
+}
+
+func (m *MGC) saveOrWarn(c *wirepb.Config) {
+	if err := m.save(c); err != nil {
+		m.o.Log.Warn("configuration not kept", "file", m.o.SavePath, "err", err)
+	}
+}
+
+// silentTime is how long an MGS may be silent before a process that has a configuration kept starts from that.
+const silentTime = 3 * time.Second
+
+// First gets the configuration to start from: the MGS's as soon as ready says that it is enough, else the one kept from
+// last time, after a short while if there is one. Without either it returns ctx's error, or the MGS's refusal at once.
 func (m *MGC) First(ctx context.Context, ready func(*wirepb.Config) bool) (*wirepb.Config, error) {
+	if c, err := m.Saved(); err == nil && ready(c) {
+		short, cancel := context.WithTimeout(ctx, silentTime)
+		defer cancel()
+		ctx = short
+	}
 	err := m.o.Import.Connect(ctx)
 	for err == nil {
 		var known uint64

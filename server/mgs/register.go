@@ -65,7 +65,7 @@ func (m *MGS) register(ctx context.Context, e *env.Env, s *session, q *wirepb.Re
 		m.wakeLocked(nil)
 		m.mu.Unlock()
 	}
-	m.o.Log.Info(string(pb.Name)+": registered", "addresses", q.Addresses, "server", string(q.Server), "peer", s.peer)
+	m.o.Log.Debug(string(pb.Name)+" has registered", "addresses", q.Addresses, "server", string(q.Server), "peer", s.peer)
 	r := &wirepb.RegisterReply{Index: key.index, FsUuid: m.fsUUID[:], ConfigVersion: version}
 	if key.kind == KindMDT {
 		r.FsKey = m.fsKey[:]
