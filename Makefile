@@ -37,7 +37,7 @@ test:
 	go test -count=1 -timeout 2m .
 	@$(MAKE) --no-print-directory race
 	@# The race detector allocates; what counts allocations runs again without it.
-	go test -count=1 -timeout 5m -run Alloc $(INPROCESS)
+	go test -count=1 -timeout 5m -run '(?i)alloc' $(INPROCESS)
 	if [ -d server/suite ]; then STRAKE_SUITE_BIN=$(CURDIR)/bin/strake go test -count=1 -timeout 20m $(MOUNTED); fi
 
 race:
