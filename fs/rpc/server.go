@@ -183,12 +183,12 @@ func (s *Server) connections() []*Conn {
 	return list
 }
 
-// sweepInterval is how often the janitor looks. Its limits are tens of seconds.
+// sweepInterval is how often the janitor looks, unless its limits are shorter.
 const sweepInterval = 5 * time.Second
 
 // sweep is the janitor: it cuts connections that are stuck or silent, and ends workers that have had nothing to do.
 func (s *Server) sweep() {
-	tick := time.NewTicker(sweepInterval)
+	tick := time.NewTicker(min(sweepInterval, s.o.StuckTimeout, s.o.SilentTimeout))
 	defer tick.Stop()
 	for {
 		select {
