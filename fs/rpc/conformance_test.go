@@ -253,7 +253,7 @@ func TestCancelledRequestsLeaveTheCallersMemoryAlone(t *testing.T) {
 			wg.Go(func() {
 				rnd := rand.New(rand.NewPCG(seed, uint64(g)))
 				into := make([]byte, 4<<20)
-				for range 60 {
+				for range 30 {
 					ctx, cancel := context.WithCancel(context.Background())
 					stop := time.AfterFunc(time.Duration(rnd.IntN(3000))*time.Microsecond, cancel)
 					n := 1 + rnd.IntN(len(into))

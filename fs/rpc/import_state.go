@@ -120,7 +120,7 @@ func (m *machine) step(in input) output {
 	}
 	switch m.state {
 	case StateNew, StateDisconn:
-		if in.event == evConnect || in.event == evTimer {
+		if in.event == evConnect || in.event == evTimer && m.state == StateDisconn {
 			return m.dial()
 		}
 	case StateConnecting:
