@@ -164,6 +164,7 @@ func (r *reader) exact(d *Device, e *env.Env, t store.Table, key []byte) (v []by
 	before := debug.SetPanicOnFault(true)
 	defer d.guarded(before, &err)
 	if k, b := r.cursor(d, t).Seek(key); k != nil && bytes.Equal(k, key) {
+		checkSizes(k, b)
 		v = e.Copy(b)
 	}
 	return v, nil
@@ -179,9 +180,17 @@ func (r *reader) step(d *Device, s *scan, from []byte) (err error) {
 	} else {
 		k, v = s.cursor.Next()
 	}
+	checkSizes(k, v)
 	s.has = k != nil
 	s.key, s.value = append(s.key[:0], k...), append(s.value[:0], v...)
 	return nil
+}
+
+// checkSizes panics for sizes that nobody has put: a damaged page can name 4 GiB, and a copy would take them.
+func checkSizes(k, v []byte) {
+	if len(k) > maxKeyBytes || len(v) > maxValueBytes {
+		panic(fmt.Sprintf("a key of %d bytes with a value of %d", len(k), len(v)))
+	}
 }
 
 // scratch is what the device keeps in an Env.

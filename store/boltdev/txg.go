@@ -10,6 +10,7 @@ import (
 
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/store"
+	bolt "go.etcd.io/bbolt"
 )
 
 // layer is one txg in memory.
@@ -51,6 +52,7 @@ func (d *Device) Publish(tx *store.Tx) (store.Transno, error) {
 		}
 		n = tx.Replay
 	}
+	checkSteps(tx)
 	tx.WriteStamps(n)
 	l := d.open
 	if l.first == 0 {
@@ -63,12 +65,31 @@ func (d *Device) Publish(tx *store.Tx) (store.Transno, error) {
 	l.ops++
 	l.bytes.Store(l.arena.used)
 	d.last.Store(uint64(n))
-	if d.fullLocked(l) && d.closed == nil && d.syncing != nil {
-		d.closeOpenLocked()
-	} else if d.fullLocked(l) {
-		d.poke()
+	if d.fullLocked(l) {
+		if d.closed == nil {
+			d.closeOpenLocked()
+			d.poke()
+		} else {
+			d.crowded.Store(true)
+		}
 	}
 	return n, nil
+}
+
+// Largest key and value. A larger key bbolt refuses; a value takes as many free pages in a row as it is long.
+const (
+	maxKeyBytes   = bolt.MaxKeySize
+	maxValueBytes = 16 << 20
+)
+
+// checkSteps panics for a transaction that no commit could write: it would stop the device much later.
+func checkSteps(tx *store.Tx) {
+	for i := range tx.Steps {
+		s := &tx.Steps[i]
+		if len(s.Key) == 0 || len(s.Key) > maxKeyBytes || len(s.Value) > maxValueBytes {
+			panic(fmt.Sprintf("boltdev: publish: table %d: key of %d bytes, value of %d", s.Table, len(s.Key), len(s.Value)))
+		}
+	}
 }
 
 // fullLocked reports whether a layer is as large as a txg should get.
