@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/strakefs/strake/server/config"
@@ -27,10 +28,28 @@ func preflight(cfg config.Config) error {
 			return err
 		}
 	}
+	if err := checkBase(cfg); err != nil {
+		return err
+	}
 	if err := checkPort("protocol", config.KeyListen, cfg.Listen); err != nil {
 		return err
 	}
 	return checkPort("dashboard", config.KeyHTTP, cfg.HTTP)
+}
+
+// checkBase refuses a base folder that holds more OSTs than were asked for: files with stripes on the others would be
+// out of reach.
+func checkBase(cfg config.Config) error {
+	if cfg.Base == "" {
+		return nil
+	}
+	next := cfg.OSTs()
+	extra := filepath.Join(cfg.Base, fmt.Sprintf("ost%d", next))
+	if _, err := os.Lstat(extra); err != nil {
+		return nil // absent, or what is wrong with the folder is met when it is opened
+	}
+	return fmt.Errorf("data folder %s: holds %s, more than the %d OSTs asked for; say --osts with the number it has",
+		cfg.Base, extra, next)
 }
 
 // checkMountPoint holds that a folder is there and nothing is mounted on it. It asks the kernel's table first:

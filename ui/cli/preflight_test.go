@@ -20,16 +20,23 @@ func TestRefusedBeforeAnythingStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer busy.Close()
+	if err := os.MkdirAll(filepath.Join(dir, "base", "ost2"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct{ name, args, want string }{
 		{"missing mount point", "--role=all --mount=" + dir + "/none --http=none", "mkdir -p " + dir + "/none"},
 		{"mount point is a file", "--role=all --mount=" + file + " --http=none", "not a folder"},
+		{"more OSTs than asked for", "--role=mds,oss --listen=127.0.0.1:0 --http=none --data=" + dir + "/base", "--osts"},
 		{"port in use", "--role=mds --http=none --listen=" + busy.Addr().String(), "in use by another process"},
 		{"dashboard port in use", "--role=mds --listen=127.0.0.1:0 --http=" + busy.Addr().String(), "give another --http"},
 		{"address of another host", "--role=mds --listen=192.0.2.1:9880 --http=none --insecure=any", "protocol address 192.0.2.1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			data := filepath.Join(dir, "data")
-			r := call(nil, never(t), append([]string{"strake", "--config=none", "--data=" + data}, strings.Fields(tc.args)...)...)
+			data, args := filepath.Join(dir, "data"), append([]string{"strake", "--config=none"}, strings.Fields(tc.args)...)
+			if !strings.Contains(tc.args, "--data") {
+				args = append(args, "--data="+data)
+			}
+			r := call(nil, never(t), args...)
 			if r.status != 1 || !strings.Contains(r.stderr, tc.want) || strings.Count(r.stderr, "\n") != 1 {
 				t.Errorf("status %d, stderr %q", r.status, r.stderr)
 			}
