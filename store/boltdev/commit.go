@@ -64,6 +64,9 @@ func (d *Device) nextTxg() (*layer, time.Duration) {
 		d.closeOpenLocked()
 	}
 	d.syncing, d.closed = d.closed, nil
+	if d.fullLocked(d.open) {
+		d.closeOpenLocked() // it had to wait for the place
+	}
 	d.setViewLocked()
 	if d.crowded.Load() && !d.crowdedLocked() {
 		d.tellMovedLocked()
@@ -90,6 +93,8 @@ func (d *Device) commit(l *layer) error {
 	}
 	// Readers that see the view without the layer must read a database with it.
 	d.readers.renew()
+	d.stats.committed(l, time.Since(start))
+	d.space.stale.Store(true)
 	last := store.Transno(l.last.Load())
 	d.mu.Lock()
 	d.syncing = nil
@@ -98,8 +103,6 @@ func (d *Device) commit(l *layer) error {
 	d.tellMovedLocked()
 	fns := d.fns
 	d.mu.Unlock()
-	d.stats.committed(l, time.Since(start))
-	d.space.stale.Store(true)
 	for _, fn := range fns {
 		fn(last)
 	}
