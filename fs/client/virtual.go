@@ -11,60 +11,15 @@ import (
 	"github.com/strakefs/strake/fs/layout"
 	"github.com/strakefs/strake/fs/mdc"
 	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/virtual"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
 
-// Extended attributes that the client answers itself, so that tools work through the mount in any process. Values are
-// text unless said otherwise.
-const (
-	// XattrFID is an inode's FID.
-	XattrFID = "strake.fid"
-	// XattrLayout is the layout as package layout encodes it: of a file its own, of a folder its default (NoData
-	// without one). Setting it on a folder sets the default, on a file never written its layout; removing it removes
-	// a folder's default. XattrLov is its name in the field.
-	XattrLayout = "strake.layout"
-	XattrLov    = "lustre.lov"
-	// XattrPaths holds an inode's paths from the root, each ended by NUL.
-	XattrPaths = "strake.paths"
-	// XattrPathsOf, with a FID behind it, does the same for any inode of the file system.
-	XattrPathsOf = "strake.paths."
-	// XattrInfo is an Info as JSON.
-	XattrInfo = "strake.info"
-	// XattrSpace is a list of TargetSpace as JSON, the MDTs first.
-	XattrSpace = "strake.space"
+// Info and Target are what the tools are told; package virtual describes them.
+type (
+	Info   = virtual.Info
+	Target = virtual.Target
 )
-
-// Target is a target as the tools list it.
-type Target struct {
-	Name   string `json:"name"`
-	Kind   string `json:"kind"`
-	Index  uint32 `json:"index"`
-	State  string `json:"state"`
-	Server string `json:"server"`
-}
-
-// Info describes the mount and its file system.
-type Info struct {
-	FSName  string   `json:"fsname"`
-	Version string   `json:"version"`
-	Client  string   `json:"client"`
-	Targets []Target `json:"targets"`
-	// Default is the file system's default layout, encoded.
-	Default []byte `json:"default_layout"`
-}
-
-// TargetSpace is one target's space in bytes and inodes; Error says why it did not answer.
-type TargetSpace struct {
-	Name       string `json:"name"`
-	Kind       string `json:"kind"`
-	Index      uint32 `json:"index"`
-	Total      uint64 `json:"total"`
-	Free       uint64 `json:"free"`
-	Avail      uint64 `json:"avail"`
-	Inodes     uint64 `json:"inodes"`
-	FreeInodes uint64 `json:"free_inodes"`
-	Error      string `json:"error,omitempty"`
-}
 
 // Virtual reports whether the client answers an extended attribute itself.
 func Virtual(name string) bool {
@@ -74,18 +29,18 @@ func Virtual(name string) bool {
 // GetVirtual appends the value of a virtual attribute to dst.
 func (c *Client) GetVirtual(ctx context.Context, who *mdc.Caller, f fid.FID, name string, dst []byte) ([]byte, error) {
 	switch name {
-	case XattrFID:
+	case virtual.FID:
 		return append(dst, f.String()...), nil
-	case XattrLayout, XattrLov:
+	case virtual.Layout, virtual.Lov:
 		return c.layoutOf(ctx, who, f, dst)
-	case XattrPaths:
+	case virtual.Paths:
 		return c.pathsOf(ctx, who, f, dst)
-	case XattrInfo:
+	case virtual.About:
 		return appendJSON(dst, c.info())
-	case XattrSpace:
+	case virtual.Space:
 		return c.space(ctx, dst)
 	}
-	if text, ok := strings.CutPrefix(name, XattrPathsOf); ok {
+	if text, ok := strings.CutPrefix(name, virtual.PathsOf); ok {
 		g, err := fid.Parse(text)
 		if err != nil {
 			return dst, status.Errorf(status.Invalid, "client: %v", err)
@@ -131,14 +86,18 @@ func (c *Client) info() *Info {
 }
 
 func (c *Client) space(ctx context.Context, dst []byte) ([]byte, error) {
-	var out []TargetSpace
+	var out []virtual.TargetSpace
 	names := make(map[uint32]string)
 	for _, t := range c.info().Targets {
-		if t.Kind == "OST" {
+		switch t.Kind {
+		case virtual.KindOST:
 			names[t.Index] = t.Name
 			continue
+		case virtual.KindMDT:
+		default: // an MGS holds no files
+			continue
 		}
-		s := TargetSpace{Name: t.Name, Kind: t.Kind, Index: t.Index}
+		s := virtual.TargetSpace{Name: t.Name, Kind: t.Kind, Index: t.Index}
 		var m wirepb.StatfsReply
 		if err := c.mdc.Statfs(ctx, &m); err != nil {
 			s.Error = err.Error()
@@ -147,11 +106,11 @@ func (c *Client) space(ctx context.Context, dst []byte) ([]byte, error) {
 		out = append(out, s)
 	}
 	d, err := c.data.Statfs(ctx)
-	if err != nil {
+	if err != nil && len(d.OSTs) == 0 { // else each says its own reason below
 		return dst, err
 	}
 	for _, o := range d.OSTs {
-		s := TargetSpace{Name: names[uint32(o.Index)], Kind: "OST", Index: uint32(o.Index)}
+		s := virtual.TargetSpace{Name: names[uint32(o.Index)], Kind: virtual.KindOST, Index: uint32(o.Index)}
 		s.Total, s.Free, s.Avail, s.Inodes, s.FreeInodes = o.Total, o.Free, o.Avail, o.Inodes, o.FreeInodes
 		if o.Err != nil {
 			s.Error = o.Err.Error()
@@ -163,7 +122,7 @@ func (c *Client) space(ctx context.Context, dst []byte) ([]byte, error) {
 
 // SetVirtual sets a virtual attribute; only layouts can be set. An empty value removes a folder's default.
 func (c *Client) SetVirtual(ctx context.Context, who *mdc.Caller, f fid.FID, name string, value []byte) error {
-	if name != XattrLayout && name != XattrLov {
+	if name != virtual.Layout && name != virtual.Lov {
 		return status.NotSupport
 	}
 	if c.opts.ReadOnly {
