@@ -160,7 +160,8 @@ func (m *MGS) Connect(_ context.Context, conn *rpc.Conn, r *wirepb.ConnectReques
 	s := &session{m: m, gen: m.nextGen, kind: r.Kind, peer: string(r.Peer), conn: conn}
 	return s, &wirepb.ConnectReply{
 		Version: wire.Version, Generation: s.gen, Instance: 1, Fsname: []byte(m.o.FSName),
-		MaxRpcsInFlight: 16, BrwSize: wire.BulkMax, Recovered: false,
+		// An export here holds nothing that a lost connection could lose: every request may be resent.
+		MaxRpcsInFlight: 16, BrwSize: wire.BulkMax, Recovered: true,
 	}, nil
 }
 
