@@ -25,21 +25,23 @@ func (f *File) ReadAt(ctx context.Context, b []byte, off uint64) (int, error) {
 		return 0, nil
 	}
 	b = b[:min(uint64(len(b)), size-off)]
-	c := f.layout.At(off)
-	if c != nil && len(c.Stripes) != 0 {
-		if s, at := c.Locate(off); whole(c, off, uint64(len(b))) {
-			if err := f.object(c, s).Read(ctx, b, at); err != nil {
-				return 0, err
-			}
-			return len(b), nil
+	if c, ok := f.chunk(off, uint64(len(b))); ok {
+		if err := f.object(c.Component, c.Stripe).Read(ctx, b, c.ObjectOffset); err != nil {
+			return 0, err
 		}
+		return len(b), nil
 	}
 	return f.readChunks(ctx, b, off)
 }
 
-// whole reports whether [off, off+n) lies in one chunk of c.
-func whole(c *layout.Component, off, n uint64) bool {
-	return off+n <= c.Extent.End && (len(c.Stripes) == 1 || off%c.StripeSize+n <= c.StripeSize)
+// chunk gives the chunk that [off, off+n) is part of, and false when there is none or several. It does not allocate.
+func (f *File) chunk(off, n uint64) (layout.Chunk, bool) {
+	c := f.layout.At(off)
+	if c == nil || len(c.Stripes) == 0 || off+n > c.Extent.End || len(c.Stripes) > 1 && off%c.StripeSize+n > c.StripeSize {
+		return layout.Chunk{}, false
+	}
+	s, at := c.Locate(off)
+	return layout.Chunk{Component: c, Stripe: s, FileOffset: off, ObjectOffset: at, Len: n}, true
 }
 
 // part is one chunk of a call and what became of it.
@@ -161,19 +163,14 @@ func (f *File) changed(mtime attr.Time) {
 
 // writeDirect writes the chunks through, in parallel. It returns the count up to the first that failed.
 func (f *File) writeDirect(ctx context.Context, b []byte, off uint64, mtime attr.Time) (int, error) {
+	if c, ok := f.chunk(off, uint64(len(b))); ok {
+		return f.writePart(ctx, c, b, mtime)
+	}
 	list, left := f.parts(b, off)
 	if left == 0 {
 		return 0, f.noObjects()
 	}
-	forParts(list, func(p *part) {
-		k, err := f.writable(p.Chunk)
-		if err == nil {
-			k, err = f.object(p.Component, p.Stripe).WriteThrough(ctx, p.b[:k], p.ObjectOffset, mtime)
-		}
-		if p.n, p.err = k, err; k > 0 {
-			f.grow(p.FileOffset + uint64(k))
-		}
-	})
+	forParts(list, func(p *part) { p.n, p.err = f.writePart(ctx, p.Chunk, p.b, mtime) })
 	done := 0
 	for i := range list {
 		p := &list[i]
@@ -186,6 +183,19 @@ func (f *File) writeDirect(ctx context.Context, b []byte, off uint64, mtime attr
 		}
 	}
 	return done, nil
+}
+
+// writePart writes b, one chunk's bytes, through.
+func (f *File) writePart(ctx context.Context, c layout.Chunk, b []byte, mtime attr.Time) (int, error) {
+	n, err := f.writable(c)
+	if err != nil {
+		return 0, err
+	}
+	n, err = f.object(c.Component, c.Stripe).WriteThrough(ctx, b[:n], c.ObjectOffset, mtime)
+	if n > 0 {
+		f.grow(c.FileOffset + uint64(n))
+	}
+	return n, err
 }
 
 // Flush sends all dirty data of the file and waits until it is answered. It returns the delayed error of these and

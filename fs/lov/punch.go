@@ -33,7 +33,7 @@ func (f *File) Truncate(ctx context.Context, size uint64, mtime attr.Time) error
 			return f.objects[i].Settle(ctx, extent.Extent{Start: objectCut(c, s, size), End: extent.EOF})
 		})
 	}
-	return f.alone(ctx, prepare, func(ctx context.Context) error {
+	return f.alone(ctx, prepare, func() error {
 		f.changed(mtime)
 		err := f.each(func(i int, c *layout.Component, s layout.StripeIndex) error {
 			if c.Extent.End <= size && c.Extent.End != extent.EOF {
@@ -42,10 +42,10 @@ func (f *File) Truncate(ctx context.Context, size uint64, mtime attr.Time) error
 			e := extent.Extent{Start: objectCut(c, s, size), End: extent.EOF}
 			f.objects[i].Cut(e.Start)
 			// Old data may have been queued since prepare.
-			if err := f.objects[i].Settle(ctx, e); err != nil {
+			if err := f.objects[i].Settle(context.Background(), e); err != nil {
 				return err
 			}
-			return f.objects[i].Punch(ctx, e, mtime)
+			return f.objects[i].Punch(e, mtime)
 		})
 		if err == nil {
 			f.SetSize(size)
@@ -83,7 +83,7 @@ func (f *File) fits(size uint64) error {
 // alone runs change while no other call uses the file's bytes. prepare runs before, may be interrupted and must change
 // nothing. change cannot be interrupted: a request that the caller no longer waits for could reach the OST behind
 // later writes. So it goes on and keeps the others out when ctx ends first.
-func (f *File) alone(ctx context.Context, prepare, change func(context.Context) error) error {
+func (f *File) alone(ctx context.Context, prepare func(context.Context) error, change func() error) error {
 	if err := f.ready(); err != nil {
 		return err
 	}
@@ -96,12 +96,12 @@ func (f *File) alone(ctx context.Context, prepare, change func(context.Context) 
 	}
 	if ctx.Done() == nil {
 		defer f.gate.leave()
-		return change(ctx)
+		return change()
 	}
 	// gone tells who reports the error: the first of the two to take its token.
 	done, gone := make(chan error, 1), make(chan struct{}, 1)
 	f.set.running.Go(func() {
-		err := change(context.WithoutCancel(ctx))
+		err := change()
 		f.gate.leave()
 		select {
 		case gone <- struct{}{}:
@@ -144,7 +144,7 @@ func (f *File) Fallocate(ctx context.Context, mode uint32, off, n uint64, mtime 
 		return err
 	}
 	flush := func(ctx context.Context) error { return f.flush(ctx, e) }
-	return f.alone(ctx, flush, func(ctx context.Context) error {
+	return f.alone(ctx, flush, func() error {
 		if mode&(PunchHole|ZeroRange) != 0 {
 			f.changed(mtime)
 		}
@@ -153,7 +153,7 @@ func (f *File) Fallocate(ctx context.Context, mode uint32, off, n uint64, mtime 
 			if part.Empty() {
 				return nil
 			}
-			return f.objects[i].Fallocate(ctx, mode, part, mtime)
+			return f.objects[i].Fallocate(mode, part, mtime)
 		})
 		if err == nil && mode&KeepSize == 0 {
 			f.grow(e.End)

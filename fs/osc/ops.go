@@ -66,12 +66,13 @@ func (o *Object) Sync(ctx context.Context) error {
 	return err
 }
 
-// Punch frees e; an End of extent.EOF makes Start the object's size.
+// Punch frees e; an End of extent.EOF makes Start the object's size. It waits for the answer and cannot be interrupted,
+// because a request that nobody waits for could reach the OST behind later writes; it ends with the OSC at the latest.
 // Precondition: nothing in e is dirty or unanswered, and no write to e begins before it returned.
-func (o *Object) Punch(ctx context.Context, e extent.Extent, mtime attr.Time) error {
+func (o *Object) Punch(e extent.Extent, mtime attr.Time) error {
 	var id wirepb.Object
 	m := wirepb.PunchRequest{Object: o.name(&id), Start: e.Start, End: e.End, MtimeSec: mtime.Sec, MtimeNsec: mtime.Nsec}
-	r, err := o.call(ctx, wire.OpPunch, &m)
+	r, err := o.call(&o.osc.life, wire.OpPunch, &m)
 	if err != nil {
 		return err
 	}
@@ -85,14 +86,14 @@ func (o *Object) Punch(ctx context.Context, e extent.Extent, mtime attr.Time) er
 	return nil
 }
 
-// Fallocate does what fallocate(2) with these mode bits does to the bytes of e.
+// Fallocate does what fallocate(2) with these mode bits does to the bytes of e. It waits as Punch does.
 // Precondition: as for Punch.
-func (o *Object) Fallocate(ctx context.Context, mode uint32, e extent.Extent, mtime attr.Time) error {
+func (o *Object) Fallocate(mode uint32, e extent.Extent, mtime attr.Time) error {
 	var id wirepb.Object
 	m := wirepb.FallocateRequest{
 		Object: o.name(&id), Mode: mode, Offset: e.Start, Length: e.Len(), MtimeSec: mtime.Sec, MtimeNsec: mtime.Nsec,
 	}
-	r, err := o.call(ctx, wire.OpFallocate, &m)
+	r, err := o.call(&o.osc.life, wire.OpFallocate, &m)
 	if err != nil {
 		return err
 	}

@@ -119,9 +119,9 @@ func blockedBy(older []*write, w *write) bool {
 
 // finish ends a write: it was answered, refused or dropped.
 func (o *Object) finish(w *write, err error) {
-	sent := w.sending
 	o.mu.Lock()
-	t := w.ticket
+	defer o.mu.Unlock()
+	sent, t := w.sending, w.ticket
 	if err != nil && (t == nil || t.abandoned) && !w.dropped {
 		o.holder.WriteFailed(err)
 	}
@@ -152,9 +152,9 @@ func (o *Object) finish(w *write, err error) {
 	if t != nil {
 		t.settle(w, err)
 	}
-	o.announceLocked()
-	o.mu.Unlock()
+	// Memory and grant are back before a waiter hears of it.
 	o.osc.ended(w, sent)
+	o.announceLocked()
 }
 
 // answeredLocked guesses the object's blocks: the OST knows those of new data only when it has flushed them.

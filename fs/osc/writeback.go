@@ -261,14 +261,15 @@ func (c *OSC) writeback() {
 		case <-c.life.done:
 			return
 		case <-c.share.kick:
+			timer.Reset(c.o.MaxAge)
 		case <-c.share.press:
 			c.freezeOldest(c.pressBytes())
 		case <-timer.C:
-		}
-		if wait, ok := c.freezeAged(); ok {
-			timer.Reset(wait)
-		} else {
-			c.cache.trim()
+			if wait, ok := c.freezeAged(); ok {
+				timer.Reset(wait)
+			} else {
+				c.cache.trim()
+			}
 		}
 	}
 }
