@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -11,7 +10,6 @@ import (
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
-	"github.com/strakefs/strake/fs/wire/wirepb"
 )
 
 // Conn is the server's end of one connection.
@@ -321,94 +319,6 @@ func (cn *Conn) recycle(c *Call) {
 
 func (cn *Conn) context() context.Context { return cn.ctx }
 
-// connect takes the first request of a connection, which must be CONNECT.
-func (cn *Conn) connect() error {
-	if err := cn.l.nc.SetReadDeadline(time.Now().Add(cn.s.o.ConnectTimeout)); err != nil {
-		return err
-	}
-	c := &Call{Conn: cn, owner: cn, pool: cn.s.pool, start: time.Now()}
-	h := &c.Header
-	if err := cn.l.header(h); err != nil {
-		return fmt.Errorf("rpc: waiting for CONNECT: %w", err)
-	}
-	if h.Op != wire.OpConnect || h.Flags&(wire.FlagReply|wire.FlagCallback) != 0 || h.BulkLen > 0 {
-		return status.Errorf(status.Protocol, "rpc: a connection that starts with %v", h)
-	}
-	var err error
-	if c.Body, err = cn.l.body(&c.buf, h); err != nil {
-		return err
-	}
-	cn.l.frameDone()
-	var r wirepb.ConnectRequest
-	if err := c.Decode(&r); err != nil {
-		return err
-	}
-	session, reply, err := cn.join(&r)
-	var generation uint64
-	if err == nil {
-		c.Reply, generation = reply, reply.Generation
-	} else {
-		cn.s.stats.refused.Inc()
-	}
-	c.encode(err, wire.Transno(reply.GetLastCommitted()), generation)
-	if err := cn.l.nc.SetReadDeadline(time.Time{}); err != nil {
-		return err
-	}
-	if sendErr := cn.l.send(c.out, nil, 0); sendErr != nil || err != nil {
-		if session != nil {
-			session.Disconnected(cn)
-		}
-		return fmt.Errorf("rpc: connect: %w", firstError(err, sendErr))
-	}
-	cn.session = session
-	return nil
-}
-
-func firstError(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
-}
-
-// join finds the target and lets it admit the peer.
-func (cn *Conn) join(r *wirepb.ConnectRequest) (Session, *wirepb.ConnectReply, error) {
-	switch {
-	case r.Version+1 < wire.Version || r.Version > wire.Version+1:
-		return nil, nil, status.Errorf(status.Refused, "rpc: this server speaks protocol version %d, the peer %d: upgrade the older one", wire.Version, r.Version)
-	case len(r.Uuid) != 16:
-		return nil, nil, status.Errorf(status.Protocol, "rpc: a CONNECT with a uuid of %d bytes", len(r.Uuid))
-	case len(r.Peer) > 256 || len(r.Target) > 256:
-		return nil, nil, status.Errorf(status.Protocol, "rpc: a CONNECT with names over 256 bytes")
-	case cn.s.draining.Load():
-		return nil, nil, status.Stopping
-	}
-	target, err := cn.s.o.Find(string(r.Target))
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(r.Peer) > 0 {
-		cn.peer = fmt.Sprintf("%s (%s)", r.Peer, cn.peer)
-	}
-	cn.bulk = r.Bulk
-	session, reply, err := target.Connect(cn.ctx, cn, r)
-	if err != nil {
-		return nil, nil, err
-	}
-	if reply.Version == 0 {
-		reply.Version = wire.Version
-	}
-	if reply.MaxRpcsInFlight == 0 {
-		reply.MaxRpcsInFlight = DefaultInFlightMetadata
-	}
-	reply.MaxRpcsInFlight = min(reply.MaxRpcsInFlight, MaxInFlightLimit)
-	if reply.BrwSize == 0 {
-		reply.BrwSize = wire.BulkMax
-	}
-	cn.limit, cn.brwSize = int(reply.MaxRpcsInFlight), min(reply.BrwSize, wire.BulkMax)
-	return session, reply, nil
-}
-
 // end closes the connection after its last read. Only the worker with the reading role calls it, once.
 func (cn *Conn) end(err error) {
 	err = cn.l.err(err)
@@ -468,48 +378,3 @@ func (cn *Conn) LastHeard() time.Time { return time.Unix(0, cn.l.lastHeard.Load(
 
 // Close cuts the connection. It does not wait; Session.Disconnected follows.
 func (cn *Conn) Close() { cn.l.close(net.ErrClosed) }
-
-// Callback calls the client on this connection, which must be its first one, and waits for the answer. When ctx ends it
-// returns ctx's error, and the call may still be served. Errors: as the client's Callback returned; status.NotConnected
-// when the connection is gone. Calls carry no bulk. At most CallbacksMax are on their way; further ones wait.
-func (cn *Conn) Callback(ctx context.Context, r *Request) error {
-	if cn.bulk || len(r.Bulk) > 0 || len(r.Into) > 0 {
-		return status.Errorf(status.Invalid, "rpc: a call to a client with bulk or on its bulk connection")
-	}
-	index, err := cn.callIDs.acquire(ctx, cn.ctx.Done())
-	if err != nil {
-		return err
-	}
-	f := &cn.calls.flights[index]
-	f.op, f.pool = r.Op, cn.callIDs
-	if err := encodeBody(&f.buf, r.Body); err != nil {
-		cn.calls.free(f)
-		return fmt.Errorf("rpc: %v: %w", r.Op, err)
-	}
-	if _, ok := cn.calls.begin(f, cn.l, nil); !ok {
-		cn.calls.free(f)
-		return status.NotConnected
-	}
-	h := wire.Header{Flags: wire.FlagCallback, Op: r.Op, XID: f.xid, BodyLen: uint32(len(f.buf) - wire.HeaderSize)}
-	h.Put(f.buf, f.buf[wire.HeaderSize:])
-	cn.l.send(f.buf, nil, 0) // an error ends the link, and the flight is lost
-	select {
-	case <-f.done:
-	case <-ctx.Done():
-		cn.calls.abandon(f)
-		return ctx.Err()
-	}
-	defer cn.calls.free(f)
-	switch {
-	case f.state == flightLost:
-		return status.NotConnected
-	case f.hdr.Status != status.OK:
-		return errorOf(f.hdr.Status, f.reply)
-	case r.Reply == nil:
-		return nil
-	}
-	if err := r.Reply.UnmarshalVT(f.reply); err != nil {
-		return fmt.Errorf("rpc: %w: the reply of %s to %v: %w", status.Protocol, cn.peer, r.Op, err)
-	}
-	return nil
-}
