@@ -1,0 +1,54 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Rate is what a workload has done in how long.
+type Rate struct {
+	Count   int64 // operations, or bytes
+	Elapsed time.Duration
+}
+
+// PerSecond is Count per second of Elapsed; 0 when no time has passed.
+func (r Rate) PerSecond() float64 {
+	if r.Elapsed <= 0 {
+		return 0
+	}
+	return float64(r.Count) / r.Elapsed.Seconds()
+}
+
+// CreateMany makes a fresh folder below dir and creates count empty files in it, one after the other, each by
+// open(O_CREAT|O_EXCL|O_WRONLY) and close. Making the folder and removing everything is outside the measured time.
+// It blocks until done or ctx ends, and returns the error of the first call that fails.
+func CreateMany(ctx context.Context, dir string, count int) (Rate, error) {
+	folder, err := os.MkdirTemp(dir, "createmany-")
+	if err != nil {
+		return Rate{}, fmt.Errorf("bench: createmany: %w", err)
+	}
+	defer os.RemoveAll(folder)
+	names := make([]string, count)
+	for i := range names {
+		names[i] = filepath.Join(folder, fmt.Sprintf("f%07d", i))
+	}
+	began := time.Now()
+	for i, name := range names {
+		if i%256 == 0 && ctx.Err() != nil {
+			return Rate{}, ctx.Err()
+		}
+		fd, err := unix.Open(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+		if err != nil {
+			return Rate{}, fmt.Errorf("bench: create %s: %w", name, err)
+		}
+		if err := unix.Close(fd); err != nil {
+			return Rate{}, fmt.Errorf("bench: close %s: %w", name, err)
+		}
+	}
+	return Rate{Count: int64(count), Elapsed: time.Since(began)}, nil
+}
