@@ -31,7 +31,7 @@ const (
 //	2 2  permissions, 0 to 7
 //	4 4  user or group, all ones where the tag has none
 //
-// An acl that a record holds has passed parseACL: entries stand in the order of their tags, the obj ones once each.
+// An acl that a record holds has passed check: entries stand in the order of their tags, the obj ones once each.
 type acl []byte
 
 func (a acl) count() int         { return max(0, len(a)-aclHeader) / aclEntrySize }
@@ -43,46 +43,47 @@ func (a acl) setPerm(i int, p uint32) {
 	binary.LittleEndian.PutUint16(a.entry(i)[2:], uint16(p&7))
 }
 
-// parseACL checks the value of an ACL attribute and returns it; an empty value or one without entries is a nil acl, which
-// removes. It follows posix_acl_from_xattr and posix_acl_valid of Linux.
+// parseACL reads the value of an ACL attribute; an empty value or one without entries is a nil acl, which removes. It looks
+// at the form only: posix_acl_from_xattr of Linux. check does the rest.
 func parseACL(v []byte) (acl, error) {
 	if len(v) == 0 {
 		return nil, nil
 	}
-	if len(v) < aclHeader || (len(v)-aclHeader)%aclEntrySize != 0 {
+	if len(v) < aclHeader {
 		return nil, status.Invalid
 	}
 	if binary.LittleEndian.Uint32(v) != aclVersion {
 		return nil, status.NotSupport
 	}
+	if (len(v)-aclHeader)%aclEntrySize != 0 {
+		return nil, status.Invalid
+	}
 	a := acl(v)
-	n := a.count()
-	if n == 0 {
+	if a.count() == 0 {
 		return nil, nil
 	}
-	if n > aclEntriesMax {
+	if a.count() > aclEntriesMax {
 		return nil, status.NoSpace
 	}
+	return a, nil
+}
+
+// check refuses a list that is none: posix_acl_valid of Linux.
+func (a acl) check() error {
 	state, needMask := uint16(aclUserObj), false
-	for i := range n {
-		if a.perm(i) > 7 {
-			return nil, status.Invalid
-		}
+	for i := range a.count() {
 		tag := a.tag(i)
 		next, ok := aclNext(state, tag)
-		if !ok || (tag == aclUser || tag == aclGroup) && a.id(i) == aclNoID {
-			return nil, status.Invalid
+		if a.perm(i) > 7 || !ok || (tag == aclUser || tag == aclGroup) && a.id(i) == aclNoID {
+			return status.Invalid
 		}
-		needMask = needMask || tag == aclUser || tag == aclGroup
-		if tag == aclMask {
-			needMask = false
-		}
+		needMask = (needMask || tag == aclUser || tag == aclGroup) && tag != aclMask
 		state = next
 	}
 	if state != 0 || needMask {
-		return nil, status.Invalid
+		return status.Invalid
 	}
-	return a, nil
+	return nil
 }
 
 // aclNext is the automaton of posix_acl_valid: state is the tag that may come next, 0 when the ACL is whole.

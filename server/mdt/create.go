@@ -41,7 +41,7 @@ func (o *op) create() error {
 	if err != nil || existing.IsZero() {
 		return err
 	}
-	return o.openFID(existing, m.Flags&^(oExcl), m.Caller)
+	return o.openFID(existing, m.Flags|oCreat, m.Caller)
 }
 
 // checkCreate refuses what no create can ask for.

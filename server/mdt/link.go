@@ -27,9 +27,6 @@ func (o *op) link() error {
 	if err != nil {
 		return err
 	}
-	if f == parent {
-		return status.Perm
-	}
 	if err := wire.Name(m.Name); err != nil {
 		return err
 	}

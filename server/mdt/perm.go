@@ -86,9 +86,12 @@ func mayOpen(c *attr.Cred, n *inode, flags uint32) error {
 	access := flags & oAccMode
 	switch n.Type() {
 	case attr.TypeLink:
+		if flags&oDirectory != 0 {
+			return status.NotDir
+		}
 		return status.Loop
 	case attr.TypeDir:
-		if access != oRdonly || flags&oTrunc != 0 {
+		if access != oRdonly || flags&(oTrunc|oCreat) != 0 {
 			return status.IsDir
 		}
 	default:
@@ -129,6 +132,7 @@ const (
 	oWronly    = 0o1
 	oRdwr      = 0o2
 	oExec      = 0o40
+	oCreat     = 0o100
 	oExcl      = 0o200
 	oTrunc     = 0o1000
 	oAppend    = 0o2000

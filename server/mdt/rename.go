@@ -393,6 +393,7 @@ func (o *op) putWhiteout(r *renaming, folder *inode) {
 	}
 	n.Atime, n.Mtime, n.Ctime, n.Btime = o.now, o.now, o.now, o.now
 	o.addLink(n, parentLink{folder.FID, r.fromName})
+	o.inheritACL(folder, n)
 	o.put(n, true)
 	o.used(n.FID)
 	o.putEntry(folder.FID, &dirent{

@@ -90,11 +90,8 @@ func mayXattr(c *attr.Cred, n *inode, k class, want uint32) error {
 		}
 		return permission(c, n, want)
 	case classACL, classDefaultACL:
-		if n.Type() == attr.TypeLink {
+		if n.Type() == attr.TypeLink && !writing {
 			return status.NotSupport
-		}
-		if writing && !owner(c, n) {
-			return status.Perm
 		}
 	}
 	return nil
@@ -262,10 +259,33 @@ func (o *op) changeXattr(m *wirepb.XattrRequest, change func(class) error, reser
 	return o.commit(r)
 }
 
+// mayACL checks a new ACL: set_posix_acl of Linux. a is nil for a removal.
+func mayACL(c *attr.Cred, n *inode, a acl, k class) error {
+	if n.Type() == attr.TypeLink {
+		return status.NotSupport
+	}
+	if k == classDefaultACL && !n.IsDir() {
+		if a == nil {
+			return nil
+		}
+		return status.Access
+	}
+	if !owner(c, n) {
+		return status.Perm
+	}
+	if a == nil {
+		return nil
+	}
+	return a.check()
+}
+
 // setACL sets or, with an empty value, removes the access ACL. One that the mode can say alone becomes the mode.
 func (o *op) setACL(n *inode, value []byte) error {
 	a, err := parseACL(value)
 	if err != nil {
+		return err
+	}
+	if err := mayACL(&o.cred, n, a, classACL); err != nil {
 		return err
 	}
 	n.sec[secACL], n.HasACL = nil, false
@@ -290,11 +310,8 @@ func (o *op) setDefaultACL(n *inode, value []byte) error {
 	if err != nil {
 		return err
 	}
-	if !n.IsDir() {
-		if a == nil {
-			return nil
-		}
-		return status.Access
+	if err := mayACL(&o.cred, n, a, classDefaultACL); err != nil {
+		return err
 	}
 	n.sec[secDefaultACL] = a
 	return nil
