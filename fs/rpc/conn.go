@@ -168,7 +168,7 @@ func (cn *Conn) admit(h *wire.Header) (*Call, error) {
 	} else {
 		c = &Call{Conn: cn, owner: cn, pool: cn.s.pool}
 	}
-	c.Header, c.Session, c.prior, c.start = *h, cn.session, prior, time.Now()
+	c.Header, c.Session, c.prior, c.start = *h, cn.session, prior, cn.l.heard
 	return c, nil
 }
 

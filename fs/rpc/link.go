@@ -30,8 +30,8 @@ type link struct {
 	lastHeard atomic.Int64
 	// frameStart is when a frame of which only a part is there began to arrive, 0 for none.
 	frameStart atomic.Int64
-	// writeStart is when the write that runs now began, 0 for none.
-	writeStart atomic.Int64
+	// writes is odd while a write runs; it grows at both its ends.
+	writes atomic.Uint64
 
 	// pinging: a ping is on its way.
 	pinging atomic.Bool
@@ -40,10 +40,15 @@ type link struct {
 	cause     error         // why it was closed; written before closed is
 	closed    chan struct{} // closed when the link is
 
+	// Of the goroutine that calls stuck: the write that it saw last, and when first.
+	seenWrite uint64
+	seenAt    time.Time
+
 	// Of the goroutine that has the reading role:
-	rbuf []byte
-	r, w int                   // rbuf[r:w] is buffered
-	head [wire.HeaderSize]byte // the header as it came
+	heard time.Time // when the frame began to arrive
+	rbuf  []byte
+	r, w  int                   // rbuf[r:w] is buffered
+	head  [wire.HeaderSize]byte // the header as it came
 
 	// dead and outstanding are guarded by the mu of the table that sends on this link.
 	dead        bool
@@ -117,7 +122,8 @@ func (l *link) header(h *wire.Header) error {
 	if err := l.fill(wire.HeaderSize); err != nil {
 		return err
 	}
-	l.lastHeard.Store(time.Now().UnixNano())
+	l.heard = time.Now()
+	l.lastHeard.Store(l.heard.UnixNano())
 	l.r += copy(l.head[:], l.rbuf[l.r:])
 	if err := h.Parse(l.head[:]); err != nil {
 		return err
@@ -208,7 +214,7 @@ func (l *link) send(head []byte, bulk [][]byte, bulkLen int) error {
 }
 
 func (l *link) sendLocked(head []byte, bulk [][]byte, bulkLen int) error {
-	l.writeStart.Store(time.Now().UnixNano())
+	l.writes.Add(1)
 	var err error
 	switch {
 	case bulkLen == 0:
@@ -228,7 +234,7 @@ func (l *link) sendLocked(head []byte, bulk [][]byte, bulkLen int) error {
 		_, err = l.bufs.WriteTo(l.nc)
 		clear(l.vec[:cap(l.vec)])
 	}
-	l.writeStart.Store(0)
+	l.writes.Add(1)
 	return err
 }
 
@@ -251,13 +257,17 @@ func (l *link) trySend(head []byte, d time.Duration) (bool, error) {
 	return true, err
 }
 
-// stuck reports whether a write or a frame that began has made no end for longer than d.
+// stuck reports whether a write or a frame that began has made no end for longer than d. One goroutine calls it, again and
+// again; a write counts from when it was first seen, so that writing needs no clock.
 func (l *link) stuck(now time.Time, d time.Duration) error {
-	limit := now.Add(-d).UnixNano()
-	if t := l.writeStart.Load(); t != 0 && t < limit {
-		return status.Errorf(status.Protocol, "rpc: the peer has not taken a frame within %v", d)
+	if w := l.writes.Load(); w%2 == 1 && w == l.seenWrite {
+		if now.Sub(l.seenAt) > d {
+			return status.Errorf(status.Protocol, "rpc: the peer has not taken a frame within %v", d)
+		}
+	} else {
+		l.seenWrite, l.seenAt = w, now
 	}
-	if t := l.frameStart.Load(); t != 0 && t < limit {
+	if t := l.frameStart.Load(); t != 0 && now.Sub(time.Unix(0, t)) > d {
 		return status.Errorf(status.Protocol, "rpc: the peer has not finished a frame within %v", d)
 	}
 	return nil
