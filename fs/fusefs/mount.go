@@ -27,6 +27,8 @@ type MountOptions struct {
 	ReadOnly, AllowOther  bool
 	NoSuid, NoDev, NoExec bool
 	Sync, DirSync         bool
+	// NoLocks makes flock(2) and fcntl(2) locks fail with ENOSYS; else the kernel keeps them, one mount sees them all.
+	NoLocks bool
 	// Cache says that the kernel's page cache is ours to invalidate; else it drops pages when mtime or size change.
 	Cache bool
 }
@@ -154,7 +156,7 @@ func serverOptions(o *MountOptions) *fuse.MountOptions {
 	return &fuse.MountOptions{
 		MaxWrite: maxWrite, MaxBackground: 64, Name: "strake", FsName: o.Source,
 		EnableAcl: o.ACL, EnableSymlinkCaching: o.Cache, ExplicitDataCacheControl: o.Cache,
-		ExtraCapabilities: extra, DisableSplice: true,
+		ExtraCapabilities: extra, DisableSplice: true, EnableLocks: o.NoLocks,
 		Logger: log.New(io.Discard, "", 0),
 	}
 }

@@ -73,7 +73,7 @@ type closer struct {
 	room  *sync.Cond
 	empty *sync.Cond
 	// queue holds reports in the order they came. guarded by mu
-	queue   []Report
+	queue []Report
 	// inBatch is scratch of take: a request holds one report of a file at most, so that their order needs no rule.
 	inBatch map[fid.FID]bool
 	sending bool

@@ -146,6 +146,9 @@ func (m *MGC) save(c *wirepb.Config) error {
 	if err != nil {
 		return err
 	}
+	if err := os.MkdirAll(filepath.Dir(m.o.SavePath), 0o700); err != nil {
+		return err
+	}
 	f, err := os.CreateTemp(filepath.Dir(m.o.SavePath), ".config-*")
 	if err != nil {
 		return err

@@ -113,7 +113,7 @@ func (p *Process) mountOptions(node *server.Node, cache *osc.Cache, i int) fs.Op
 			Options: fusefs.Options{ACL: m.Options.ACL, UserXattr: m.Options.UserXattr},
 			Dir:     m.Dir, ReadOnly: m.Options.ReadOnly, AllowOther: m.Options.AllowOther,
 			NoSuid: m.Options.NoSuid, NoDev: m.Options.NoDev, NoExec: m.Options.NoExec,
-			Sync: m.Options.Sync, DirSync: m.Options.DirSync,
+			Sync: m.Options.Sync, DirSync: m.Options.DirSync, NoLocks: m.Options.Flock == config.FlockNone,
 		},
 	}
 	switch m.Options.Atime {
