@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/strakefs/strake/server/config"
+	"github.com/strakefs/strake/ui/bench"
 	"github.com/strakefs/strake/ui/cli"
 	"github.com/strakefs/strake/ui/process"
 )
@@ -31,7 +32,7 @@ func main() {
 
 // tools are the commands beside the node's.
 func tools() []*cobra.Command {
-	return nil
+	return []*cobra.Command{bench.NewCommand()}
 }
 
 // start starts what cfg asks for in this process.
