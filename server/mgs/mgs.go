@@ -72,7 +72,10 @@ type record struct {
 
 // Open reads the registry, or makes the file system's identity at the first start. It waits for the disk.
 func Open(ctx context.Context, o Options) (*MGS, error) {
-	m := &MGS{o: o, version: 1, targets: make(map[targetKey]*record), waiting: make(map[*waiter]struct{})}
+	// Versions are compared for equality only. One that starts at the clock is none that a peer has from an earlier life.
+	m := &MGS{
+		o: o, version: uint64(time.Now().UnixMicro()), targets: make(map[targetKey]*record), waiting: make(map[*waiter]struct{}),
+	}
 	e := env.New()
 	b, err := o.KV.Get(e, o.Table, []byte("fs"))
 	switch {
