@@ -148,6 +148,24 @@ func (f *File) Size() uint64 { return f.size.Load() }
 // Precondition: no call that changes the file is running.
 func (f *File) SetSize(n uint64) { f.size.Store(n) }
 
+// SetKnown tells the file its size and its blocks of 512 bytes as the MDT has them.
+// Precondition: as for SetSize, and nothing is dirty.
+func (f *File) SetKnown(size, blocks uint64) {
+	f.SetSize(size)
+	n := uint64(len(f.objects))
+	tag := uint64(0)
+	for i := range f.layout.Components {
+		c := &f.layout.Components[i]
+		for s := range c.Stripes {
+			if f.usable(int(tag)) {
+				// Shares of the sum; the first OSTs get what does not divide.
+				f.objects[tag].SetSpace(objectCut(c, layout.StripeIndex(s), size), (blocks+n-1-tag)/n)
+			}
+			tag++
+		}
+	}
+}
+
 func (f *File) grow(n uint64) {
 	for {
 		old := f.size.Load()

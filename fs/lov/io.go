@@ -10,9 +10,6 @@ import (
 	"github.com/strakefs/strake/fs/status"
 )
 
-// maxObjectSize is the largest object: what a local ext4 file with 4 KiB blocks can hold, less one block.
-const maxObjectSize = 16<<40 - 4<<10
-
 // ReadAt reads into b from off and returns how many bytes there are: fewer than len(b) only at the end of the file as
 // Size gives it. It sees this client's dirty data; holes are zeros. ctx ending is kind Interrupted.
 func (f *File) ReadAt(ctx context.Context, b []byte, off uint64) (int, error) {
@@ -71,10 +68,7 @@ func (f *File) readChunks(ctx context.Context, b []byte, off uint64) (int, error
 	})
 	for i := range list {
 		if err := list[i].err; err != nil {
-			if n := int(list[i].FileOffset - off); n > 0 {
-				return n, nil
-			}
-			return 0, err
+			return int(list[i].FileOffset - off), err
 		}
 	}
 	return len(b), nil
@@ -99,10 +93,10 @@ func forParts(list []part, fn func(*part)) {
 	g.Wait()
 }
 
-// WriteAt writes b at off, with mtime as the time of the change, and returns how many bytes were accepted; an error only
-// with none. A delayed error of earlier writes comes first, once. Data is gathered in the cache; when direct is set, and
+// WriteAt writes b at off, with mtime as the time of the change, and returns how many bytes were accepted; fewer
+// than len(b) come with an error. A delayed error of earlier writes comes first, once. Data is gathered in the cache; when direct is set, and
 // where the OST promised no space, it goes through and the error is this write's own. It waits for room; ctx ending
-// then is kind Interrupted or a short count, and accepted bytes are never dropped. FileTooBig is over an object's bound.
+// then is kind Interrupted, and accepted bytes are never dropped. FileTooBig is over an object's bound.
 func (f *File) WriteAt(ctx context.Context, b []byte, off uint64, mtime attr.Time, direct bool) (int, error) {
 	if err := f.TakeError(); err != nil {
 		return 0, err
@@ -134,13 +128,18 @@ func (f *File) WriteAt(ctx context.Context, b []byte, off uint64, mtime attr.Tim
 		done += k
 		return err == nil && uint64(k) == c.Len
 	})
-	if done == 0 && err == nil && n == 0 {
-		err = f.noObjects()
+	if err == nil && done < len(b) {
+		err = f.stopped(off + n)
 	}
-	if done > 0 {
-		return done, nil
+	return done, err
+}
+
+// stopped says why a write could not go on at a byte: no object holds it.
+func (f *File) stopped(off uint64) error {
+	if c := f.layout.At(off); c != nil && len(c.Stripes) != 0 {
+		return f.fail(status.FileTooBig)
 	}
-	return 0, err
+	return f.noObjects()
 }
 
 func (f *File) noObjects() error {
@@ -149,10 +148,10 @@ func (f *File) noObjects() error {
 
 // writable is how much of a chunk an object can hold, FileTooBig for nothing.
 func (f *File) writable(c layout.Chunk) (int, error) {
-	if c.ObjectOffset >= maxObjectSize {
+	if c.ObjectOffset >= layout.MaxObjectSize {
 		return 0, f.fail(status.FileTooBig)
 	}
-	return int(min(c.Len, maxObjectSize-c.ObjectOffset)), nil
+	return int(min(c.Len, layout.MaxObjectSize-c.ObjectOffset)), nil
 }
 
 func (f *File) changed(mtime attr.Time) {
@@ -176,11 +175,11 @@ func (f *File) writeDirect(ctx context.Context, b []byte, off uint64, mtime attr
 		p := &list[i]
 		done += p.n
 		if p.n < len(p.b) {
-			if done == 0 {
-				return 0, p.err
-			}
-			break
+			return done, p.err
 		}
+	}
+	if done < len(b) {
+		return done, f.noObjects()
 	}
 	return done, nil
 }
@@ -195,6 +194,9 @@ func (f *File) writePart(ctx context.Context, c layout.Chunk, b []byte, mtime at
 	if n > 0 {
 		f.grow(c.FileOffset + uint64(n))
 	}
+	if err == nil && n < len(b) {
+		err = f.fail(status.FileTooBig)
+	}
 	return n, err
 }
 
@@ -207,7 +209,17 @@ func (f *File) Flush(ctx context.Context) error {
 	if err := f.flush(ctx, extent.Extent{End: extent.EOF}); err != nil {
 		return err
 	}
+	f.settleBlocks(ctx)
 	return f.TakeError()
+}
+
+// settleBlocks asks the OSTs for blocks that this client cannot guess. What fails is guessed on.
+func (f *File) settleBlocks(ctx context.Context) {
+	for i := range f.objects {
+		if o := &f.objects[i]; o.Vague() {
+			_, _ = o.Glimpse(ctx)
+		}
+	}
 }
 
 // flush writes back what is dirty in a range of the file.
@@ -245,8 +257,15 @@ func (f *File) on(i int, e extent.Extent) extent.Extent {
 // Sync is Flush, and then makes every object durable on its OST. A delayed error is reported once, and does not keep
 // the objects from being synced.
 func (f *File) Sync(ctx context.Context) error {
-	lost := f.Flush(ctx)
-	err := f.each(func(i int, _ *layout.Component, _ layout.StripeIndex) error { return f.objects[i].Sync(ctx) })
+	err := f.ready()
+	if err == nil {
+		err = f.flush(ctx, extent.Extent{End: extent.EOF})
+	}
+	if err != nil {
+		return err
+	}
+	lost := f.TakeError()
+	err = f.each(func(i int, _ *layout.Component, _ layout.StripeIndex) error { return f.objects[i].Sync(ctx) })
 	if lost != nil {
 		return lost
 	}

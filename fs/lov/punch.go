@@ -74,7 +74,7 @@ func (f *File) fits(size uint64) error {
 	if c == nil || len(c.Stripes) == 0 {
 		return f.noObjects()
 	}
-	if _, at := c.Locate(size - 1); at >= maxObjectSize {
+	if _, at := c.Locate(size - 1); at >= layout.MaxObjectSize {
 		return f.fail(status.FileTooBig)
 	}
 	return nil

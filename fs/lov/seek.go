@@ -78,8 +78,8 @@ type Sizes struct {
 	Mtime        attr.Time
 }
 
-// Glimpse asks all OSTs of the file in parallel and adds what this client has not written back yet. It does not set
-// Size.
+// Glimpse asks all OSTs of the file in parallel and adds what this client has not written back yet. Size grows to what
+// it finds.
 func (f *File) Glimpse(ctx context.Context) (Sizes, error) {
 	if err := f.enter(ctx); err != nil {
 		return Sizes{}, err
@@ -104,6 +104,7 @@ func (f *File) Glimpse(ctx context.Context) (Sizes, error) {
 	if err != nil {
 		return Sizes{}, err
 	}
+	f.grow(out.Size)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out.Mtime = out.Mtime.Later(f.mtime)

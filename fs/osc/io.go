@@ -15,7 +15,8 @@ const grantRounds = 4
 const gapsMax = 8
 
 // Write gathers b at off and returns when it is all in the cache. Without room it waits, without grant it goes through.
-// It returns how many bytes were accepted; an error only with none. ctx ending while it waits is kind Interrupted.
+// It returns how many bytes were accepted; fewer than len(b) come with an error. ctx ending while it waits is kind
+// Interrupted.
 // Precondition: len(b) > 0.
 func (o *Object) Write(ctx context.Context, b []byte, off uint64, mtime attr.Time) (int, error) {
 	if !o.covered(extent.Extent{Start: off, End: off + uint64(len(b))}) {
@@ -38,28 +39,20 @@ func (o *Object) writeSlow(ctx context.Context, b []byte, off uint64, mtime attr
 		case why == enough:
 			return n, nil
 		case why == stopped:
-			return short(n, o.closedErr("write", off))
+			return n, o.closedErr("write", off)
 		}
 		o.osc.press(why)
 		if why == noGrant && (round >= grantRounds || !o.osc.busy()) {
 			k, err := o.WriteThrough(ctx, b[n:], off+uint64(n), mtime)
-			return short(n+k, err)
+			return n + k, err
 		}
 		select {
 		case <-ch:
 		case <-o.osc.life.done:
 		case <-ctx.Done():
-			return short(n, o.fail("write", off, ctx.Err()))
+			return n, o.fail("write", off, ctx.Err())
 		}
 	}
-}
-
-// short gives a count when there is one, else the error.
-func short(n int, err error) (int, error) {
-	if n > 0 {
-		return n, nil
-	}
-	return 0, err
 }
 
 // WriteThrough sends b at off and returns when it is answered. Older data of the same bytes goes first. When ctx ends
@@ -98,7 +91,7 @@ func (o *Object) WriteThrough(ctx context.Context, b []byte, off uint64, mtime a
 		n, stop = int(t.failedAt-off), t.err
 	}
 	o.osc.tickets.Put(t)
-	return short(n, stop)
+	return n, stop
 }
 
 // piece is how much of n bytes at off go into one write-through request: no more than a block, nor than an idle cache

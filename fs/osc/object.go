@@ -48,8 +48,7 @@ type Object struct {
 	blocks map[uint64]*block // guarded by mu: by offset / OSC.block; only those with data
 	dirty  int64             // guarded by mu: bytes dirty or unanswered
 	end    uint64            // guarded by mu: the object is at least this long
-	known  uint64            // guarded by mu: blocks of 512 bytes, as last told, and a guess of what was written since
-	sent   uint64            // guarded by mu: behind the last byte that is part of known
+	space  space             // guarded by mu
 	done   chan struct{}     // guarded by mu: closed when a write ended; nil when nobody waits
 }
 
@@ -85,13 +84,6 @@ func (o *Object) End() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.end
-}
-
-// Blocks estimates the object's blocks of 512 bytes: what the OST last told, and what is dirty.
-func (o *Object) Blocks() uint64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.known + uint64(o.dirty+511)/512
 }
 
 // covered reports whether this client may keep the bytes of e in its cache. It may keep all of them: a mount that
@@ -241,6 +233,7 @@ func (o *Object) Cut(start uint64) {
 		o.cutLocked(o.blocks[i], start)
 	}
 	o.end = min(o.end, start)
+	o.space.cut(start)
 	o.osc.cache.announce()
 }
 

@@ -62,8 +62,16 @@ func (c *OSC) Sync(ctx context.Context) error {
 // Sync makes durable what was written to the object. Dirty data is not: Flush first.
 func (o *Object) Sync(ctx context.Context) error {
 	var id wirepb.Object
-	_, err := o.call(ctx, wire.OpObjectSync, &wirepb.ObjectSyncRequest{Object: o.name(&id)})
-	return err
+	r, err := o.call(ctx, wire.OpObjectSync, &wirepb.ObjectSyncRequest{Object: o.name(&id)})
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.dirty == 0 && r.Exists {
+		o.space.told(r.Blocks, r.Size)
+	}
+	return nil
 }
 
 // Punch frees e; an End of extent.EOF makes Start the object's size. It waits for the answer and cannot be interrupted,
@@ -80,9 +88,10 @@ func (o *Object) Punch(e extent.Extent, mtime attr.Time) error {
 	defer o.mu.Unlock()
 	if e.End == extent.EOF {
 		o.end = e.Start
-		o.sent = min(o.sent, e.Start)
+		o.space.told(guessCut(o.space.blocks, r.Blocks, e.Start), e.Start)
+	} else {
+		o.space.vague = true
 	}
-	o.known = r.Blocks
 	return nil
 }
 
@@ -100,7 +109,7 @@ func (o *Object) Fallocate(mode uint32, e extent.Extent, mtime attr.Time) error 
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.end = max(o.end, r.Size)
-	o.known = r.Blocks
+	o.space.vague = true
 	return nil
 }
 
@@ -130,7 +139,9 @@ func (o *Object) Glimpse(ctx context.Context) (Glimpse, error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.known, o.sent = r.Blocks, max(o.sent, r.Size)
+	if o.dirty == 0 {
+		o.space.told(r.Blocks, r.Size)
+	}
 	return Glimpse{
 		Size: r.Size, Blocks: r.Blocks, Exists: r.Exists,
 		Mtime: attr.Time{Sec: r.MtimeSec, Nsec: r.MtimeNsec},

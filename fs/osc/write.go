@@ -127,7 +127,7 @@ func (o *Object) finish(w *write, err error) {
 	}
 	if err == nil && sent {
 		o.end = max(o.end, w.end)
-		o.answeredLocked(w)
+		o.space.wrote(w.start, w.end, w.reply.Blocks)
 		if t != nil && t.abandoned {
 			o.holder.Written(o.tag, w.end)
 		}
@@ -155,15 +155,6 @@ func (o *Object) finish(w *write, err error) {
 	// Memory and grant are back before a waiter hears of it.
 	o.osc.ended(w, sent)
 	o.announceLocked()
-}
-
-// answeredLocked guesses the object's blocks: the OST knows those of new data only when it has flushed them.
-func (o *Object) answeredLocked(w *write) {
-	if w.end > o.sent {
-		o.known += (w.end - max(w.start, o.sent) + 511) / 512
-		o.sent = w.end
-	}
-	o.known = max(o.known, w.reply.Blocks)
 }
 
 // dropBlockLocked forgets a block that has nothing left.
