@@ -29,19 +29,34 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var bg = context.Background()
 
-// data is a client's data path over real OSTs on real folders.
-type data struct {
-	set   *lov.Set
-	cache *osc.Cache
+// oss is a server with OSTs in real folders, which can be stopped and started again.
+type oss struct {
+	t    testing.TB
+	tr   rpc.Transport
+	addr string
+	dirs []string
+	stop func()
 }
 
-func newData(t testing.TB, tr rpc.Transport, addr string, osts int, opt osc.Options) *data {
+func newOSS(t testing.TB, tr rpc.Transport, addr string, osts int) *oss {
+	s := &oss{t: t, tr: tr, addr: addr}
+	for range osts {
+		s.dirs = append(s.dirs, t.TempDir())
+	}
+	s.start()
+	t.Cleanup(func() { s.stop() })
+	return s
+}
+
+func (s *oss) start() {
+	t := s.t
 	t.Helper()
 	targets := map[string]rpc.Target{}
-	for i := range osts {
+	var stops []func() error
+	for i, dir := range s.dirs {
 		name := fmt.Sprintf("strake-OST%04x", i)
 		dev, err := boltdev.Open(boltdev.Options{
-			Dir: t.TempDir(), Specs: ost.Specs(), Label: boltdev.Label{FSName: "strake", Kind: "OST"},
+			Dir: dir, Specs: ost.Specs(), Label: boltdev.Label{FSName: "strake", Kind: "OST"},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -50,32 +65,46 @@ func newData(t testing.TB, tr rpc.Transport, addr string, osts int, opt osc.Opti
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			if err := o.Close(bg); err != nil {
-				t.Error(err)
-			}
-			if err := dev.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		stops = append(stops, func() error { return o.Close(bg) }, dev.Close)
 		targets[name] = o
 	}
 	srv := rpc.NewServer(rpc.ServerOptions{Find: func(n string) (rpc.Target, error) { return targets[n], nil }})
-	l, err := tr.Listen(addr)
+	l, err := s.tr.Listen(s.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr = l.Addr().String()
+	s.addr = l.Addr().String()
 	var g sync.WaitGroup
 	g.Go(func() {
 		if err := srv.Serve(l); err != nil {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(func() { srv.Close(bg); g.Wait() })
-	d := &data{set: lov.NewSet(), cache: osc.NewCache(64 << 20)}
+	s.stop = func() {
+		ctx, cancel := context.WithTimeout(bg, 5*time.Second)
+		defer cancel()
+		_ = srv.Close(ctx)
+		g.Wait()
+		for _, stop := range stops {
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// data is a client's data path.
+type data struct {
+	set   *lov.Set
+	cache *osc.Cache
+	oss   *oss
+}
+
+func newData(t testing.TB, tr rpc.Transport, addr string, osts int, opt osc.Options) *data {
+	t.Helper()
+	d := &data{set: lov.NewSet(), cache: osc.NewCache(64 << 20), oss: newOSS(t, tr, addr, osts)}
 	for i := range osts {
-		d.connect(t, tr, addr, i, opt)
+		d.connect(t, tr, d.oss.addr, i, opt)
 	}
 	return d
 }
@@ -162,11 +191,11 @@ func TestDataOverRealOSTs(t *testing.T) {
 			d := newData(t, rpc.NewPipe(), "oss", 4, osc.Options{RPCBytes: 256 << 10, MaxAge: 2 * time.Millisecond})
 			f := d.open(t, 1, stripes, layout.MinStripeSize)
 			rnd := rand.New(rand.NewPCG(seed, uint64(stripes)))
-			const max = 2 << 20
-			want, size := make([]byte, max), uint64(0)
+			const span = 2 << 20
+			want, size := make([]byte, span), uint64(0)
 			for step := range 600 {
-				off := rnd.Uint64N(max)
-				n := min(1+rnd.Uint64N(200000), max-off)
+				off := rnd.Uint64N(span)
+				n := min(1+rnd.Uint64N(200000), span-off)
 				var err error
 				switch k := rnd.IntN(20); {
 				case k < 9:
@@ -176,7 +205,7 @@ func TestDataOverRealOSTs(t *testing.T) {
 					}
 					write(t, f, b, off, k == 0)
 					copy(want[off:], b)
-					size = max2(size, off+n)
+					size = max(size, off+n)
 				case k < 14:
 					b := make([]byte, n)
 					var got int
@@ -194,10 +223,10 @@ func TestDataOverRealOSTs(t *testing.T) {
 				case k == 16:
 					err = f.Fallocate(bg, lov.ZeroRange, off, n, now())
 					clear(want[off : off+n])
-					size = max2(size, off+n)
+					size = max(size, off+n)
 				case k == 17:
 					err = f.Fallocate(bg, 0, off, n, now())
-					size = max2(size, off+n)
+					size = max(size, off+n)
 				case k == 18:
 					var g lov.Sizes
 					if g, err = f.Glimpse(bg); err == nil && g.Size != size {
@@ -213,13 +242,16 @@ func TestDataOverRealOSTs(t *testing.T) {
 			if err := f.Sync(bg); err != nil {
 				t.Fatal(err)
 			}
+			if g, err := f.Glimpse(bg); err != nil || f.Blocks() != g.Blocks {
+				t.Fatalf("%d blocks, the OSTs say %d: %v", f.Blocks(), g.Blocks, err)
+			}
 			cold := d.open(t, 1, stripes, layout.MinStripeSize)
 			g, err := cold.Glimpse(bg)
 			if err != nil || g.Size != size {
 				t.Fatalf("a cold glimpse says %d, want %d: %v", g.Size, size, err)
 			}
 			cold.SetSize(g.Size)
-			b := make([]byte, max)
+			b := make([]byte, span)
 			n, err := cold.ReadAt(bg, b, 0)
 			if err != nil || !bytes.Equal(b[:n], want[:size]) {
 				t.Fatalf("what lies on the OSTs is wrong: %v", err)
@@ -234,7 +266,83 @@ func TestDataOverRealOSTs(t *testing.T) {
 	}
 }
 
-func max2(a, b uint64) uint64 { return max(a, b) }
+// TestBlocksAreKnownWithoutAsking: a plain small file's blocks are right as soon as it is flushed.
+func TestBlocksAreKnownWithoutAsking(t *testing.T) {
+	d := newData(t, rpc.NewPipe(), "oss", 2, osc.Options{})
+	for id, size := range []int{1, 100, 4096, 5000, 300000, 3 << 20} {
+		f := d.open(t, 1+id, 2, layout.MinStripeSize)
+		write(t, f, make([]byte, size), 0, false)
+		dirty := f.Blocks()
+		if err := f.Flush(bg); err != nil {
+			t.Fatal(err)
+		}
+		flushed := f.Blocks()
+		if err := f.Sync(bg); err != nil {
+			t.Fatal(err)
+		}
+		g, err := f.Glimpse(bg)
+		if err != nil || dirty != g.Blocks || flushed != g.Blocks {
+			t.Errorf("%d bytes: %d blocks dirty, %d flushed, %d on disk: %v", size, dirty, flushed, g.Blocks, err)
+		}
+		again := d.open(t, 1+id, 2, layout.MinStripeSize)
+		again.SetKnown(g.Size, g.Blocks)
+		write(t, again, make([]byte, size), 0, false)
+		if n := again.Blocks(); n != g.Blocks {
+			t.Errorf("%d bytes overwritten: %d blocks, want %d", size, n, g.Blocks)
+		}
+		if err := again.Flush(bg); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestRestartedServerLosesNothing stops and starts the server while two files are written and read.
+func TestRestartedServerLosesNothing(t *testing.T) {
+	d := newData(t, rpc.NewTCP(), "127.0.0.1:0", 2, osc.Options{RPCBytes: 128 << 10, MaxAge: 5 * time.Millisecond})
+	stop := make(chan struct{})
+	var g sync.WaitGroup
+	for id := range 2 {
+		f := d.open(t, 1+id, 2, layout.MinStripeSize)
+		g.Go(func() {
+			rnd := rand.New(rand.NewPCG(7, uint64(id)))
+			want := make([]byte, 1<<20)
+			write(t, f, want, 0, false)
+			for running := true; running; {
+				select {
+				case <-stop:
+					running = false
+				default:
+				}
+				off := rnd.IntN(len(want) - 70000)
+				b := bytes.Repeat([]byte{byte(rnd.Uint32())}, 1+rnd.IntN(70000))
+				write(t, f, b, uint64(off), rnd.IntN(5) == 0)
+				copy(want[off:], b)
+				got := make([]byte, 70000)
+				off = rnd.IntN(len(want) - len(got))
+				if _, err := f.ReadAt(bg, got, uint64(off)); err != nil || !bytes.Equal(got, want[off:off+len(got)]) {
+					t.Errorf("file %d: read at %d is wrong: %v", id, off, err)
+					return
+				}
+			}
+			if err := f.Sync(bg); err != nil {
+				t.Error(err)
+			}
+			f.Discard()
+			got := make([]byte, len(want))
+			if _, err := f.ReadAt(bg, got, 0); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("file %d differs: %v", id, err)
+			}
+		})
+	}
+	for range 2 {
+		time.Sleep(150 * time.Millisecond) // some work under way
+		d.oss.stop()
+		d.oss.start()
+	}
+	time.Sleep(150 * time.Millisecond)
+	close(stop)
+	g.Wait()
+}
 
 func TestSteadyReadsAllocateNothing(t *testing.T) {
 	d := newData(t, rpc.NewPipe(), "oss", 1, osc.Options{})
