@@ -114,14 +114,14 @@ func (m *MGC) First(ctx context.Context, ready func(*wirepb.Config) bool) (*wire
 		ctx = short
 	}
 	err := m.o.Import.Connect(ctx)
+	var known uint64 // none at first: the answer must not wait because we have kept what the MGS has
 	for err == nil {
-		var known uint64
-		if c := m.Last(); c != nil {
-			known = c.Version
-		}
 		var c *wirepb.Config
-		if c, err = m.fetch(ctx, known, watchTime); err == nil && ready(c) {
-			return c, nil
+		if c, err = m.fetch(ctx, known, watchTime); err == nil {
+			if ready(c) {
+				return c, nil
+			}
+			known = c.Version
 		}
 	}
 	if status.Of(err) == status.Refused {
