@@ -67,8 +67,16 @@ func (c *Client) glimpse(ctx context.Context, e *mdc.Entry, a *attr.Attr) error 
 	return nil
 }
 
-// Setattr changes attributes. h is the handle it goes through, nil for none.
-func (c *Client) Setattr(ctx context.Context, who *mdc.Caller, f fid.FID, valid attr.Valid, want *attr.Attr, h *Handle, a *attr.Attr) error {
+// Setting is what a Setattr changes. Handle is what it goes through, nil for none.
+type Setting struct {
+	Valid  attr.Valid
+	Attr   attr.Attr
+	Handle *Handle
+}
+
+// Setattr changes attributes; a gets all of them after the change.
+func (c *Client) Setattr(ctx context.Context, who *mdc.Caller, f fid.FID, s *Setting, a *attr.Attr) error {
+	valid, want := s.Valid, &s.Attr
 	if c.opts.ReadOnly {
 		return status.ReadOnly
 	}
@@ -77,11 +85,11 @@ func (c *Client) Setattr(ctx context.Context, who *mdc.Caller, f fid.FID, valid 
 	}
 	e := c.entry()
 	defer c.putEntry(e)
-	var handle uint64
-	if h != nil {
-		handle = h.id
-		if h.write {
-			valid |= attr.ValidOpenHandle
+	set := mdc.Setting{Valid: valid, Attr: s.Attr}
+	if s.Handle != nil {
+		set.Handle = s.Handle.id
+		if s.Handle.write {
+			set.Valid |= attr.ValidOpenHandle
 		}
 	}
 	var in *inode
@@ -98,7 +106,7 @@ func (c *Client) Setattr(ctx context.Context, who *mdc.Caller, f fid.FID, valid 
 	} else if in = c.find(f.Ino()); in != nil {
 		defer c.put(in)
 	}
-	if err := c.mdc.Setattr(ctx, who, f, valid, want, handle, e); err != nil {
+	if err := c.mdc.Setattr(ctx, who, f, &set, e); err != nil {
 		return err
 	}
 	defer c.changes.mark(f.Ino())

@@ -160,7 +160,7 @@ func (c *Client) killPriv(ctx context.Context, who *mdc.Caller, in *inode) error
 	}
 	e := c.entry()
 	defer c.putEntry(e)
-	if err := c.mdc.Setattr(ctx, who, in.fid, attr.ValidKillSuid, &attr.Attr{}, 0, e); err != nil {
+	if err := c.mdc.Setattr(ctx, who, in.fid, &mdc.Setting{Valid: attr.ValidKillSuid}, e); err != nil {
 		return err
 	}
 	c.changes.mark(in.fid.Ino())

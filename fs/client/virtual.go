@@ -155,16 +155,16 @@ func (c *Client) Listxattr(ctx context.Context, who *mdc.Caller, f fid.FID, dst 
 	return c.mdc.Listxattr(ctx, who, f, dst)
 }
 
-// Setxattr sets an extended attribute; flags are those of setxattr(2).
-func (c *Client) Setxattr(ctx context.Context, who *mdc.Caller, f fid.FID, name string, value []byte, flags uint32) error {
-	if Virtual(name) {
-		return c.SetVirtual(ctx, who, f, name, value)
+// Setxattr sets an extended attribute.
+func (c *Client) Setxattr(ctx context.Context, who *mdc.Caller, f fid.FID, x mdc.Xattr) error {
+	if Virtual(x.Name) {
+		return c.SetVirtual(ctx, who, f, x.Name, x.Value)
 	}
 	if c.opts.ReadOnly {
 		return status.ReadOnly
 	}
 	defer c.changes.mark(f.Ino())
-	return c.mdc.Setxattr(ctx, who, f, name, value, flags)
+	return c.mdc.Setxattr(ctx, who, f, x)
 }
 
 // Removexattr removes an extended attribute.

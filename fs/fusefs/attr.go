@@ -102,17 +102,16 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	if valid.Has(attr.ValidMtimeNow) {
 		valid &^= attr.ValidMtime
 	}
-	want := attr.Attr{
+	set := client.Setting{Valid: valid, Attr: attr.Attr{
 		Mode: in.Mode & attr.PermMask, UID: in.Uid, GID: in.Gid, Size: in.Size,
 		Atime: attr.Time{Sec: int64(in.Atime), Nsec: in.Atimensec},
 		Mtime: attr.Time{Sec: int64(in.Mtime), Nsec: in.Mtimensec},
-	}
-	var h *client.Handle
+	}}
 	if fh, ok := in.GetFh(); ok {
-		h, _ = f.files.Load(fh)
+		set.Handle, _ = f.files.Load(fh)
 	}
 	var a attr.Attr
-	if err := f.c.Setattr(ctx, &who, f.node(in.NodeId), valid, &want, h, &a); err != nil {
+	if err := f.c.Setattr(ctx, &who, f.node(in.NodeId), &set, &a); err != nil {
 		return f.code("setattr", in.NodeId, err)
 	}
 	f.putAttr(&a, &out.Attr)
@@ -181,7 +180,7 @@ func (f *FS) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, 
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
-	return f.xattrCode("setxattr", in.NodeId, f.c.Setxattr(ctx, &who, f.node(in.NodeId), name, data, in.Flags))
+	return f.xattrCode("setxattr", in.NodeId, f.c.Setxattr(ctx, &who, f.node(in.NodeId), mdc.Xattr{Name: name, Value: data, Flags: in.Flags}))
 }
 
 // RemoveXAttr removes an extended attribute.

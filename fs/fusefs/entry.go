@@ -30,16 +30,25 @@ func (f *FS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *
 	return fuse.OK
 }
 
-func (f *FS) make(cancel <-chan struct{}, h *fuse.InHeader, umask uint32, name string, what *mdc.Creation, out *fuse.EntryOut) fuse.Status {
-	if len(name) > attr.NameMax {
+// making is a request that makes an inode without opening it.
+type making struct {
+	header *fuse.InHeader
+	umask  uint32
+	name   string
+	what   mdc.Creation
+}
+
+func (f *FS) make(cancel <-chan struct{}, m *making, out *fuse.EntryOut) fuse.Status {
+	if len(m.name) > attr.NameMax {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
+	h := m.header
 	ctx := f.requests.begin(cancel, h.Pid)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
-	f.caller(h, umask, &who)
+	f.caller(h, m.umask, &who)
 	var a attr.Attr
-	if err := f.c.Make(ctx, &who, f.node(h.NodeId), name, what, &a); err != nil {
+	if err := f.c.Make(ctx, &who, f.node(h.NodeId), m.name, &m.what, &a); err != nil {
 		return f.code("create", h.NodeId, err)
 	}
 	f.putEntry(&a, out)
@@ -48,12 +57,12 @@ func (f *FS) make(cancel <-chan struct{}, h *fuse.InHeader, umask uint32, name s
 
 // Mknod makes a file, device, fifo or socket.
 func (f *FS) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
-	return f.make(cancel, &in.InHeader, in.Umask, name, &mdc.Creation{Mode: in.Mode, Rdev: in.Rdev}, out)
+	return f.make(cancel, &making{&in.InHeader, in.Umask, name, mdc.Creation{Mode: in.Mode, Rdev: in.Rdev}}, out)
 }
 
 // Mkdir makes a folder.
 func (f *FS) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	return f.make(cancel, &in.InHeader, in.Umask, name, &mdc.Creation{Mode: in.Mode&attr.PermMask | attr.TypeDir}, out)
+	return f.make(cancel, &making{&in.InHeader, in.Umask, name, mdc.Creation{Mode: in.Mode&attr.PermMask | attr.TypeDir}}, out)
 }
 
 // Symlink makes a symbolic link.
@@ -61,7 +70,7 @@ func (f *FS) Symlink(cancel <-chan struct{}, h *fuse.InHeader, target string, na
 	if len(target) > attr.SymlinkMax {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
-	return f.make(cancel, h, 0, name, &mdc.Creation{Mode: attr.TypeLink | 0o777, Symlink: target}, out)
+	return f.make(cancel, &making{h, 0, name, mdc.Creation{Mode: attr.TypeLink | 0o777, Symlink: target}}, out)
 }
 
 // Readlink reads a symbolic link.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/client"
 	"github.com/strakefs/strake/fs/mdc"
 )
 
@@ -50,7 +51,7 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, out *
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
 	node := f.node(in.NodeId)
-	var a, want attr.Attr
+	var a attr.Attr
 	le := binary.LittleEndian
 	switch in.Cmd {
 	case getFlags, getFlags32:
@@ -64,11 +65,12 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, out *
 		if len(inbuf) < 4 {
 			return fuse.EINVAL
 		}
-		want.Flags = attr.Flags(le.Uint32(inbuf))
-		if want.Flags&^settableFlags != 0 {
+		set := client.Setting{Valid: attr.ValidFlags}
+		set.Attr.Flags = attr.Flags(le.Uint32(inbuf))
+		if set.Attr.Flags&^settableFlags != 0 {
 			return fuse.Status(syscall.EOPNOTSUPP)
 		}
-		return f.code("setflags", in.NodeId, f.c.Setattr(ctx, &who, node, attr.ValidFlags, &want, nil, &a))
+		return f.code("setflags", in.NodeId, f.c.Setattr(ctx, &who, node, &set, &a))
 	case getFsxattr:
 		if len(outbuf) < fsxattrSize {
 			return fuse.EINVAL
@@ -93,17 +95,18 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, out *
 
 func (f *FS) setFsxattr(ctx context.Context, who *mdc.Caller, n uint64, b []byte) fuse.Status {
 	x := binary.LittleEndian.Uint32(b)
-	var want, a attr.Attr
+	set := client.Setting{Valid: attr.ValidFlags | attr.ValidProjID}
 	for _, bit := range fsxattrBits {
 		if x&bit.x != 0 {
-			want.Flags |= bit.flag
+			set.Attr.Flags |= bit.flag
 			x &^= bit.x
 		}
 	}
 	if x != 0 {
 		return fuse.Status(syscall.EOPNOTSUPP)
 	}
-	want.ProjID = binary.LittleEndian.Uint32(b[12:])
-	err := f.c.Setattr(ctx, who, f.node(n), attr.ValidFlags|attr.ValidProjID, &want, nil, &a)
+	set.Attr.ProjID = binary.LittleEndian.Uint32(b[12:])
+	var a attr.Attr
+	err := f.c.Setattr(ctx, who, f.node(n), &set, &a)
 	return f.code("setflags", n, err)
 }

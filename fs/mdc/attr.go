@@ -9,14 +9,23 @@ import (
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
 
-// Setattr changes the attributes that valid names; handle is the open it goes through, 0 for none.
-func (m *MDC) Setattr(ctx context.Context, c *Caller, f fid.FID, valid attr.Valid, a *attr.Attr, handle uint64, out *Entry) error {
+// Setting is what a setattr changes.
+type Setting struct {
+	// Valid names the attributes of Attr that are meant.
+	Valid attr.Valid
+	Attr  attr.Attr
+	// Handle is the open it goes through, 0 for none.
+	Handle uint64
+}
+
+// Setattr changes attributes.
+func (m *MDC) Setattr(ctx context.Context, c *Caller, f fid.FID, s *Setting, out *Entry) error {
 	q := wirepb.SetattrRequestFromVTPool()
 	defer q.ReturnToVTPool()
 	q.Caller = caller(c)
-	q.Seq, q.Oid, q.Valid, q.Handle = uint64(f.Seq), f.OID, uint32(valid), handle
+	q.Seq, q.Oid, q.Valid, q.Handle = uint64(f.Seq), f.OID, uint32(s.Valid), s.Handle
 	q.Attr = wirepb.AttrFromVTPool()
-	wire.PutAttr(q.Attr, a)
+	wire.PutAttr(q.Attr, &s.Attr)
 	return m.entry(ctx, wire.OpSetattr, q, out)
 }
 
@@ -31,13 +40,20 @@ func (m *MDC) SetLayout(ctx context.Context, c *Caller, f fid.FID, layout []byte
 	return m.entry(ctx, wire.OpSetLayout, q, out)
 }
 
-func (m *MDC) xattr(ctx context.Context, c *Caller, op wire.Op, f fid.FID, name string, value []byte, flags uint32, dst []byte) ([]byte, error) {
+// Xattr is what a call on extended attributes is about. Flags are those of setxattr(2).
+type Xattr struct {
+	Name  string
+	Value []byte
+	Flags uint32
+}
+
+func (m *MDC) xattr(ctx context.Context, c *Caller, op wire.Op, f fid.FID, x Xattr, dst []byte) ([]byte, error) {
 	q := wirepb.XattrRequestFromVTPool()
 	defer q.ReturnToVTPool()
 	q.Caller = caller(c)
-	q.Seq, q.Oid, q.Flags = uint64(f.Seq), f.OID, flags
-	q.Name = append(q.Name[:0], name...)
-	q.Value = append(q.Value[:0], value...)
+	q.Seq, q.Oid, q.Flags = uint64(f.Seq), f.OID, x.Flags
+	q.Name = append(q.Name[:0], x.Name...)
+	q.Value = append(q.Value[:0], x.Value...)
 	p := wirepb.XattrReplyFromVTPool()
 	defer p.ReturnToVTPool()
 	if _, err := m.call(ctx, op, q, p, nil); err != nil {
@@ -48,23 +64,23 @@ func (m *MDC) xattr(ctx context.Context, c *Caller, op wire.Op, f fid.FID, name 
 
 // Getxattr appends an attribute's value to dst. NoData if there is none.
 func (m *MDC) Getxattr(ctx context.Context, c *Caller, f fid.FID, name string, dst []byte) ([]byte, error) {
-	return m.xattr(ctx, c, wire.OpGetxattr, f, name, nil, 0, dst)
+	return m.xattr(ctx, c, wire.OpGetxattr, f, Xattr{Name: name}, dst)
 }
 
 // Listxattr appends the names of an inode's attributes to dst, each ended by NUL.
 func (m *MDC) Listxattr(ctx context.Context, c *Caller, f fid.FID, dst []byte) ([]byte, error) {
-	return m.xattr(ctx, c, wire.OpListxattr, f, "", nil, 0, dst)
+	return m.xattr(ctx, c, wire.OpListxattr, f, Xattr{}, dst)
 }
 
-// Setxattr sets an attribute; flags are those of setxattr(2).
-func (m *MDC) Setxattr(ctx context.Context, c *Caller, f fid.FID, name string, value []byte, flags uint32) error {
-	_, err := m.xattr(ctx, c, wire.OpSetxattr, f, name, value, flags, nil)
+// Setxattr sets an attribute.
+func (m *MDC) Setxattr(ctx context.Context, c *Caller, f fid.FID, x Xattr) error {
+	_, err := m.xattr(ctx, c, wire.OpSetxattr, f, x, nil)
 	return err
 }
 
 // Removexattr removes an attribute. NoData if there is none.
 func (m *MDC) Removexattr(ctx context.Context, c *Caller, f fid.FID, name string) error {
-	_, err := m.xattr(ctx, c, wire.OpRemovexattr, f, name, nil, 0, nil)
+	_, err := m.xattr(ctx, c, wire.OpRemovexattr, f, Xattr{Name: name}, nil)
 	return err
 }
 
