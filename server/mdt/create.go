@@ -113,7 +113,7 @@ func (o *op) allocate(template []byte, folder *inode, f fid.FID) (*osp.Allocatio
 	if err := o.wishFor(template, folder); err != nil {
 		return nil, err
 	}
-	return o.h.o.Objects.Allocate(o.c.Context(), &o.wish, f)
+	return o.h.o.Objects.Allocate(o.h.contextOf(o.c), &o.wish, f)
 }
 
 // wishFor decodes the template that a new file in folder follows into o.wish.
@@ -173,7 +173,7 @@ func (o *op) createLocked(m *wirepb.CreateRequest, parent, f fid.FID, objects *o
 	}
 	entry := dirent{kind: uint8(attr.DirentType(m.Mode)), child: f, name: m.Name}
 	if !m.Tmpfile {
-		cookie, found, err := o.findFree(parent, m.Name)
+		found, free, err := o.find(parent, m.Name)
 		if err == nil {
 			if m.Open && m.Flags&oExcl == 0 {
 				return found.child, nil
@@ -183,7 +183,7 @@ func (o *op) createLocked(m *wirepb.CreateRequest, parent, f fid.FID, objects *o
 		if !errors.Is(err, status.NotExist) {
 			return fid.FID{}, err
 		}
-		entry.cookie = cookie
+		o.free = free
 	}
 	if err := mayCreate(&o.cred, &o.folder); err != nil {
 		return fid.FID{}, err
@@ -314,7 +314,9 @@ func (o *op) publishCreate(m *wirepb.CreateRequest, entry *dirent) error {
 		}
 		o.putOrphan(n.FID)
 	} else {
-		o.putEntry(folder.FID, entry)
+		if err := o.putNew(folder.FID, entry, &o.free); err != nil {
+			return err
+		}
 	}
 	o.put(n, true)
 	o.used(n.FID)

@@ -35,7 +35,7 @@ func (o *op) lookup() error {
 		if err := wire.Name(m.Name); err != nil {
 			return err
 		}
-		d, err := o.find(parent, m.Name)
+		d, _, err := o.find(parent, m.Name)
 		if err != nil {
 			return err
 		}

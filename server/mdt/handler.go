@@ -88,17 +88,19 @@ type handlerStats struct {
 
 // Handler is a metadata target: what its requests mean. It implements target.Handler.
 type Handler struct {
-	o       Options
-	dev     store.Device
-	tables  Tables
-	key     hashKey
-	target  *target.Target
-	locks   *lockTable
-	opens   *openTable
-	syncs   syncer
-	stats   handlerStats
-	log     *slog.Logger
-	rootDef atomic.Pointer[[]byte] // the root folder's default layout, nil without
+	o      Options
+	dev    store.Device
+	tables Tables
+	key    hashKey
+	target *target.Target
+	locks  *lockTable
+	opens  *openTable
+	syncs  syncer
+	stats  handlerStats
+	log    *slog.Logger
+	// contextOf is (*rpc.Call).Context; calls made without a connection, in benchmarks, have none.
+	contextOf func(*rpc.Call) context.Context
+	rootDef   atomic.Pointer[[]byte] // the root folder's default layout, nil without
 
 	seqMu    sync.Mutex
 	nextSeq  fid.Seq                // guarded by seqMu
@@ -119,7 +121,7 @@ func New(o Options) (*Handler, error) {
 	}
 	h := &Handler{
 		o: o, dev: o.Device, tables: o.Tables, key: hashKeyOf(o.Key), locks: newLockTable(), opens: newOpenTable(),
-		log: o.Log, restored: map[[16]byte][]*seqUse{},
+		log: o.Log, contextOf: (*rpc.Call).Context, restored: map[[16]byte][]*seqUse{},
 	}
 	h.registerStats()
 	h.syncs.init(o.Device)

@@ -93,20 +93,22 @@ func (f *fakeOST) isDestroyed(id uint64) bool {
 
 // cluster is one MDT over a memory disk, reached over a pipe.
 type cluster struct {
-	t    testing.TB
-	disk *memdev.Disk
-	dev  *memdev.Device
-	kv   store.Device
-	osts []*fakeOST
-	set  *osp.Set
-	h    *Handler
-	srv  *rpc.Server
-	net  *rpc.Pipe
-	l    net.Listener
-	ivl  time.Duration
-	wrap func(store.Device) store.Device
-	now  atomic.Pointer[func() time.Time]
-	down bool
+	t      testing.TB
+	disk   *memdev.Disk
+	dev    *memdev.Device
+	kv     store.Device
+	osts   []*fakeOST
+	set    *osp.Set
+	h      *Handler
+	srv    *rpc.Server
+	net    *rpc.Pipe
+	l      net.Listener
+	ivl    time.Duration
+	wrap   func(store.Device) store.Device
+	open   func() store.Device
+	onSync func(memdev.Sync) error
+	now    atomic.Pointer[func() time.Time]
+	down   bool
 }
 
 func testSpecs() []store.Spec {
@@ -126,10 +128,14 @@ func newCluster(t testing.TB, opts ...func(*cluster)) *cluster {
 func (c *cluster) start() {
 	c.t.Helper()
 	var err error
-	if c.dev, err = memdev.Open(c.disk, memdev.Options{Specs: testSpecs(), CommitInterval: c.ivl}); err != nil {
-		c.t.Fatal(err)
+	if c.open != nil {
+		c.kv = c.open()
+	} else {
+		if c.dev, err = memdev.Open(c.disk, memdev.Options{Specs: testSpecs(), CommitInterval: c.ivl, OnSync: c.onSync}); err != nil {
+			c.t.Fatal(err)
+		}
+		c.kv = c.dev
 	}
-	c.kv = c.dev
 	if c.wrap != nil {
 		c.kv = c.wrap(c.dev)
 	}
@@ -192,7 +198,7 @@ func (c *cluster) halt(crash bool) {
 	}
 	err := errors.Join(c.h.Close(ctx), c.srv.Close(ctx), c.set.Close(ctx))
 	if !crash {
-		err = errors.Join(err, c.dev.Close())
+		err = errors.Join(err, c.kv.Close())
 	} else {
 		_ = c.dev.Close()
 	}

@@ -91,7 +91,7 @@ func (h *Handler) setRootDefault(template []byte) {
 // restripe replaces the objects of a file that holds no byte. The new ones are reserved before the lock; the old ones are
 // destroyed when the change is on disk.
 func (o *op) restripe(m *wirepb.LayoutRequest, f fid.FID) error {
-	objects, err := o.h.o.Objects.Allocate(o.c.Context(), &o.wish, f)
+	objects, err := o.h.o.Objects.Allocate(o.h.contextOf(o.c), &o.wish, f)
 	if err != nil {
 		return err
 	}

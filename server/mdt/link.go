@@ -54,7 +54,7 @@ func (o *op) linkLocked(m *wirepb.LinkRequest, parent, f fid.FID) error {
 	if err := search(&o.cred, folder); err != nil {
 		return err
 	}
-	cookie, _, err := o.findFree(parent, m.Name)
+	_, free, err := o.find(parent, m.Name)
 	if err == nil {
 		return status.Exist
 	}
@@ -78,6 +78,10 @@ func (o *op) linkLocked(m *wirepb.LinkRequest, parent, f fid.FID) error {
 		return status.CrossDevice
 	}
 	o.beginTx()
+	entry := dirent{kind: uint8(attr.DirentType(n.Mode)), child: f, name: m.Name}
+	if err := o.putNew(parent, &entry, &free); err != nil {
+		return err
+	}
 	if n.Nlink == 0 {
 		o.deleteOrphan(f)
 		n.flags &^= recTmpfile
@@ -86,7 +90,6 @@ func (o *op) linkLocked(m *wirepb.LinkRequest, parent, f fid.FID) error {
 	o.touch(n)
 	o.addLink(n, parentLink{parent, m.Name})
 	o.put(n, false)
-	o.putEntry(parent, &dirent{cookie: cookie, kind: uint8(attr.DirentType(n.Mode)), child: f, name: m.Name})
 	o.delta(folder, 0, 1)
 	return o.commitEntry(o.entryReply(n), folder)
 }

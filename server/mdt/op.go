@@ -33,6 +33,7 @@ type op struct {
 
 	locks lockSet
 	scan  entryScan
+	free  slot
 	list  dirScan
 	// tmpl is the layout being made or destroyed, wish the template it follows.
 	tmpl, wish layout.Layout
@@ -136,7 +137,7 @@ func (o *op) fid(seq uint64, oid uint32) (fid.FID, error) {
 }
 
 // throttle waits for room in the device. reserve lets the operation use the last of it: it makes room, or ends something.
-func (o *op) throttle(reserve bool) error { return o.h.dev.Throttle(o.c.Context(), reserve) }
+func (o *op) throttle(reserve bool) error { return o.h.dev.Throttle(o.h.contextOf(o.c), reserve) }
 
 // begin makes the operation's transaction.
 func (o *op) beginTx() { o.tx = o.h.dev.Begin(o.e) }

@@ -37,6 +37,9 @@ func (s *dirScan) visit(key, value []byte) bool {
 	if s.err = d.decode(key, value); s.err != nil {
 		return false
 	}
+	if len(d.name) == 0 {
+		return true
+	}
 	// Names are copied: what a scan shows is valid during the call only. A batch's names fit the capacity taken once, so
 	// that the slices handed out before stay where they are.
 	at := len(s.names)

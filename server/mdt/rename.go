@@ -25,8 +25,8 @@ type renaming struct {
 	fromName, toName []byte
 	source, target   dirent
 	hasTarget        bool
-	// cookie is the new entry's, when there was none.
-	cookie   uint64
+	// free is where the new entry goes, when there was none.
+	free     slot
 	flags    uint32
 	whiteout fid.FID
 }
@@ -160,13 +160,13 @@ func (o *op) readRename(r *renaming) error {
 		}
 	}
 	var err error
-	if r.source, err = o.find(r.from, r.fromName); err != nil {
+	if r.source, _, err = o.find(r.from, r.fromName); err != nil {
 		return err
 	}
 	if err := o.get(r.source.child, &o.child); err != nil {
 		return err
 	}
-	r.cookie, r.target, err = o.findFree(r.to, r.toName)
+	r.target, r.free, err = o.find(r.to, r.toName)
 	r.hasTarget = err == nil
 	if err != nil && !errors.Is(err, status.NotExist) {
 		return err
@@ -351,14 +351,22 @@ func (o *op) relink(n *inode, old, now parentLink) error {
 // moveName moves the source to the new name, and takes that name from what had it.
 func (o *op) moveName(r *renaming) error {
 	from, to, source, target := &o.folder, o.toFolder(r), &o.child, &o.other
-	entry := dirent{cookie: r.cookie, kind: r.source.kind, child: source.FID, name: r.toName}
+	entry := dirent{kind: r.source.kind, child: source.FID, name: r.toName}
 	links, entries := folderLinks(source), int64(1)
 	if r.hasTarget {
-		entry.cookie = r.target.cookie
+		entry.cookie, entry.run = r.target.cookie, r.target.run
 		links, entries = links-folderLinks(target), 0
 		if err := o.unname(target, parentLink{r.to, r.toName}); err != nil {
 			return err
 		}
+	}
+	if r.hasTarget {
+		o.putEntry(r.to, &entry)
+	} else if err := o.putNew(r.to, &entry, &r.free); err != nil {
+		return err
+	}
+	if r.free.mark && !r.cross() && r.free.first.cookie == r.source.cookie {
+		r.source.run = true // The new name is the second of the old one's run.
 	}
 	lost := int64(-1)
 	if r.flags&renameWhiteout != 0 {
@@ -367,7 +375,6 @@ func (o *op) moveName(r *renaming) error {
 	} else {
 		o.deleteEntry(r.from, &r.source)
 	}
-	o.putEntry(r.to, &entry)
 	if err := o.relink(source, parentLink{r.from, r.fromName}, parentLink{r.to, r.toName}); err != nil {
 		return err
 	}
@@ -397,7 +404,7 @@ func (o *op) putWhiteout(r *renaming, folder *inode) {
 	o.put(n, true)
 	o.used(n.FID)
 	o.putEntry(folder.FID, &dirent{
-		cookie: r.source.cookie, kind: uint8(attr.DirentType(n.Mode)), child: n.FID, name: r.fromName,
+		cookie: r.source.cookie, run: r.source.run, kind: uint8(attr.DirentType(n.Mode)), child: n.FID, name: r.fromName,
 	})
 }
 
@@ -405,8 +412,8 @@ func (o *op) putWhiteout(r *renaming, folder *inode) {
 func (o *op) exchange(r *renaming) error {
 	from, to, source, target := &o.folder, o.toFolder(r), &o.child, &o.other
 	here, there := parentLink{r.from, r.fromName}, parentLink{r.to, r.toName}
-	o.putEntry(r.from, &dirent{cookie: r.source.cookie, kind: r.target.kind, child: target.FID, name: r.fromName})
-	o.putEntry(r.to, &dirent{cookie: r.target.cookie, kind: r.source.kind, child: source.FID, name: r.toName})
+	o.putEntry(r.from, &dirent{cookie: r.source.cookie, run: r.source.run, kind: r.target.kind, child: target.FID, name: r.fromName})
+	o.putEntry(r.to, &dirent{cookie: r.target.cookie, run: r.target.run, kind: r.source.kind, child: source.FID, name: r.toName})
 	if err := o.relink(source, here, there); err != nil {
 		return err
 	}

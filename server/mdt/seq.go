@@ -165,7 +165,7 @@ func (o *op) seq() error {
 		return err
 	}
 	// The sequences are on disk before the answer is even made: no crash can hand them out twice.
-	if err := o.h.dev.WaitCommitted(o.c.Context(), n); err != nil {
+	if err := o.h.dev.WaitCommitted(o.h.contextOf(o.c), n); err != nil {
 		return fmt.Errorf("mdt: waiting for new sequences to be on disk: %w", err)
 	}
 	o.xs.mu.Lock()

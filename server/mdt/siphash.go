@@ -6,11 +6,15 @@ import (
 )
 
 // hashKey is the key of the file system's hash of names.
-type hashKey struct{ k0, k1 uint64 }
+type hashKey struct {
+	k0, k1 uint64
+	// mask leaves all 56 bits of a hash; tests make collisions with less.
+	mask nameHash
+}
 
 // hashKeyOf reads the 16 key bytes, little-endian halves.
 func hashKeyOf(b []byte) hashKey {
-	return hashKey{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}
+	return hashKey{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:]), 1<<hashBits - 1}
 }
 
 // sum is SipHash-2-4 of b (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012).

@@ -44,7 +44,7 @@ func (o *op) victim(m *wirepb.UnlinkRequest, parent fid.FID) (dirent, error) {
 	if err := wire.Name(m.Name); err != nil {
 		return dirent{}, err
 	}
-	d, err := o.find(parent, m.Name)
+	d, _, err := o.find(parent, m.Name)
 	if err != nil {
 		return dirent{}, err
 	}

@@ -1,0 +1,153 @@
+package mdt
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/wire"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+	"github.com/strakefs/strake/store"
+	"github.com/strakefs/strake/store/boltdev"
+)
+
+// direct calls the handler without a connection, as one worker does.
+type direct struct {
+	c    *cluster
+	e    *env.Env
+	call rpc.Call
+	xid  wire.XID
+	x    rpc.Session
+	body []byte
+}
+
+func newDirect(c *cluster, cl *client) *direct {
+	d := &direct{c: c, e: env.New(), xid: 1 << 20}
+	for _, x := range c.h.Target().Exports() {
+		if x.UUID == cl.uuid {
+			d.x = x
+		}
+	}
+	ctx := context.Background()
+	c.h.contextOf = func(*rpc.Call) context.Context { return ctx }
+	return d
+}
+
+func (d *direct) do(op wire.Op, m rpc.Message) error {
+	size := m.SizeVT()
+	if cap(d.body) < size {
+		d.body = make([]byte, size+256)
+	}
+	d.body = d.body[:size]
+	if _, err := m.MarshalToSizedBufferVT(d.body); err != nil {
+		return err
+	}
+	d.xid++
+	d.e.Reset()
+	d.call.Header = wire.Header{Op: op, XID: d.xid, Slot: 200, Generation: d.x.Generation()}
+	d.call.Body, d.call.Session = d.body, d.x
+	return d.x.Serve(d.e, &d.call)
+}
+
+// onBolt puts the cluster on a device of a local file system.
+func onBolt(b *testing.B) func(*cluster) {
+	return func(c *cluster) {
+		c.open = func() store.Device {
+			d, err := boltdev.Open(boltdev.Options{Dir: filepath.Join(b.TempDir(), "dev"), Specs: testSpecs(), Label: store.Label{FSName: testFS, Kind: store.KindMDT}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			return d
+		}
+	}
+}
+
+func BenchmarkCreate(b *testing.B) {
+	b.Run("memdev", func(b *testing.B) { benchCreate(b, func(c *cluster) { c.ivl = -1 }) })
+	b.Run("boltdev", func(b *testing.B) { benchCreate(b, onBolt(b)) })
+}
+
+func benchCreate(b *testing.B, opt func(*cluster)) {
+	c := newCluster(b, opt)
+	cl := c.client()
+	p := cl.must(fid.Root, "p", dir|0o755)
+	cl.must(p, "warm", reg|0o644)
+	d := newDirect(c, cl)
+	m := &wirepb.CreateRequest{Caller: who{uid: 1000, groups: []uint32{1, 2, 3}, umask: 0o22}.pb(), ParentSeq: uint64(p.Seq), ParentOid: p.OID, Mode: reg | 0o644}
+	m.Caller.Uid = 0
+	f := cl.next()
+	m.Seq = uint64(f.Seq)
+	oid := f.OID
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		oid++
+		if oid == fid.Width {
+			b.StopTimer()
+			cl.seq = 0
+			f = cl.next()
+			m.Seq, oid = uint64(f.Seq), f.OID
+			b.StartTimer()
+		}
+		m.Oid = oid
+		m.Name = fmt.Appendf(m.Name[:0], "file%08d", i)
+		if err := d.do(wire.OpCreate, m); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkLookup(b *testing.B) {
+	c := newCluster(b, onBolt(b))
+	cl := c.client()
+	p := cl.must(fid.Root, "p", dir|0o755)
+	for i := range 1000 {
+		cl.must(p, fmt.Sprintf("file%d", i), reg|0o644)
+	}
+	d := newDirect(c, cl)
+	m := &wirepb.LookupRequest{Caller: root.pb(), ParentSeq: uint64(p.Seq), ParentOid: p.OID}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		m.Name = fmt.Appendf(m.Name[:0], "file%d", i%1000)
+		if err := d.do(wire.OpLookup, m); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkGetattr(b *testing.B) {
+	c := newCluster(b, onBolt(b))
+	cl := c.client()
+	f := cl.must(fid.Root, "f", reg|0o644)
+	d := newDirect(c, cl)
+	m := &wirepb.GetattrRequest{Caller: root.pb(), Seq: uint64(f.Seq), Oid: f.OID}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := d.do(wire.OpGetattr, m); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkUnlink(b *testing.B) {
+	c := newCluster(b)
+	cl := c.client()
+	p := cl.must(fid.Root, "p", dir|0o755)
+	d := newDirect(c, cl)
+	m := &wirepb.UnlinkRequest{Caller: root.pb(), ParentSeq: uint64(p.Seq), ParentOid: p.OID}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		name := fmt.Sprintf("f%d", i)
+		cl.must(p, name, attr.TypeFifo|0o644)
+		m.Name = append(m.Name[:0], name...)
+		b.StartTimer()
+		if err := d.do(wire.OpUnlink, m); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
