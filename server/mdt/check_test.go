@@ -1,0 +1,444 @@
+package mdt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+	"github.com/strakefs/strake/store"
+	"github.com/strakefs/strake/store/memdev"
+)
+
+// checkDevice checks the invariants of doc.go over all records of a device.
+func checkDevice(t *testing.T, dev store.Device) {
+	t.Helper()
+	e, tables := env.New(), TablesAt(2)
+	inodes := map[fid.FID]*inode{}
+	scan := func(tb store.Table, fn func(k, v []byte)) {
+		if err := dev.Scan(e, tb, nil, nil, func(k, v []byte) bool {
+			fn(bytes.Clone(k), bytes.Clone(v))
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scan(tables.Inode, func(k, v []byte) {
+		f, _ := fid.FromKey(k)
+		n := &inode{}
+		if err := n.decode(f, v); err != nil {
+			t.Fatal(err)
+		}
+		inodes[f] = n
+	})
+	type name struct {
+		folder fid.FID
+		name   string
+	}
+	links, subdirs, entries, links2 := map[fid.FID]map[name]bool{}, map[fid.FID]uint32{}, map[fid.FID]uint64{}, 0
+	scan(tables.Dirent, func(k, v []byte) {
+		var d dirent
+		if err := d.decode(k, v); err != nil {
+			t.Fatal(err)
+		}
+		if len(d.name) == 0 {
+			return
+		}
+		folder, _ := fid.FromKey(k)
+		p, n := inodes[folder], inodes[d.child]
+		if p == nil || !p.IsDir() || p.Nlink == 0 {
+			t.Errorf("entry %q in %v, which is no folder", d.name, folder)
+			return
+		}
+		if n == nil {
+			t.Errorf("entry %q of %v leads to %v, which is not there", d.name, folder, d.child)
+			return
+		}
+		if uint32(d.kind) != attr.DirentType(n.Mode) {
+			t.Errorf("entry %q has type %d, inode %o", d.name, d.kind, n.Mode)
+		}
+		if d.stamp.transno > p.content.transno {
+			t.Errorf("entry %q changed in %d, its folder's content in %d", d.name, d.stamp.transno, p.content.transno)
+		}
+		if links[d.child] == nil {
+			links[d.child] = map[name]bool{}
+		}
+		links[d.child][name{folder, string(d.name)}] = true
+		entries[folder]++
+		links2++
+		if n.IsDir() {
+			subdirs[folder]++
+		}
+	})
+	orphans := map[fid.FID]bool{}
+	scan(tables.Orphan, func(k, _ []byte) { f, _ := fid.FromKey(k); orphans[f] = true })
+	for f, n := range inodes {
+		want := uint32(len(links[f]))
+		if n.IsDir() {
+			if n.entries != entries[f] {
+				t.Errorf("folder %v counts %d entries, has %d", f, n.entries, entries[f])
+			}
+			if want > 1 {
+				t.Errorf("folder %v has %d names", f, want)
+			}
+			if want == 1 || f == rootFID {
+				want = 2 + subdirs[f]
+			}
+		}
+		if n.Nlink != want {
+			t.Errorf("inode %v has nlink %d, should be %d", f, n.Nlink, want)
+		}
+		if orphans[f] != (n.Nlink == 0) {
+			t.Errorf("inode %v has nlink %d, orphan %v", f, n.Nlink, orphans[f])
+		}
+		count := 0
+		for rest := n.sec[secLinks]; ; {
+			l, next, ok, err := nextLink(rest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				break
+			}
+			if rest = next; !links[f][name{l.folder, string(l.name)}] {
+				t.Errorf("inode %v says that it is %q in %v", f, l.name, l.folder)
+			}
+			count++
+		}
+		if count != len(links[f]) && len(n.sec[secLinks]) < linksMax-300 {
+			t.Errorf("inode %v has %d parent links for %d names", f, count, len(links[f]))
+		}
+		if n.IsDir() && n.Nlink > 0 {
+			at, steps := n, 0
+			for at.FID != rootFID && steps < 10000 {
+				l, ok := at.parent()
+				if !ok || inodes[l.folder] == nil {
+					t.Errorf("folder %v hangs in nothing", f)
+					break
+				}
+				at, steps = inodes[l.folder], steps+1
+			}
+			if steps == 10000 {
+				t.Errorf("folder %v is in a circle", f)
+			}
+		}
+	}
+	for f := range orphans {
+		if inodes[f] == nil {
+			t.Errorf("orphan %v is not there", f)
+		}
+	}
+	scan(tables.Xattr, func(k, _ []byte) {
+		f, _ := fid.FromKey(k)
+		n := inodes[f]
+		if n == nil {
+			t.Errorf("xattr of %v, which is not there", f)
+			return
+		}
+		if x, _, ok, err := findXattr(n.sec[secXattrs], k[fid.KeySize:]); err != nil || !ok || !x.large {
+			t.Errorf("xattr %q of %v is not in its record", k[fid.KeySize:], f)
+		}
+	})
+}
+
+// storm runs random operations of many tasks in a small tree, until n have been done or stop is closed.
+func storm(c *cluster, cl *client, seed uint64, n int, dirs []fid.FID) {
+	rnd := rand.New(rand.NewPCG(seed, 9))
+	name := func() string { return string(rune('a' + rnd.IntN(5))) }
+	folder := func() fid.FID { return dirs[rnd.IntN(len(dirs))] }
+	big := bytes.Repeat([]byte("x"), 2000)
+	for range n {
+		p, q, a, b := folder(), folder(), name(), name()
+		switch rnd.IntN(13) {
+		case 0:
+			_, _ = cl.make(root, p, a, dir|0o755)
+		case 1, 2:
+			_, _ = cl.make(root, p, a, attr.TypeFifo|0o644)
+		case 3:
+			if r, err := cl.make(root, p, a, reg|0o644, withOpen(oRdwr)); err == nil {
+				_, _ = cl.unlink(root, p, a, false)
+				_ = cl.closeFile(fidOf(r.Attr), r.Handle, &wirepb.SizeReport{Done: true, Valid: uint32(attr.ValidSize)})
+			}
+		case 4:
+			_, _ = cl.unlink(root, p, a, false)
+		case 5:
+			_, _ = cl.unlink(root, p, a, true)
+		case 6:
+			if r, err := cl.lookup(root, p, a); err == nil {
+				_, _ = cl.link(root, fidOf(r.Attr), q, b)
+			}
+		case 7, 8:
+			_, _ = cl.rename(root, p, a, q, b, 0)
+		case 9:
+			_, _ = cl.rename(root, p, a, q, b, renameExchange)
+		case 10:
+			_, _ = cl.rename(root, p, a, q, b, renameWhiteout)
+		case 11:
+			if r, err := cl.lookup(root, p, a); err == nil {
+				_, _ = cl.setattr(root, fidOf(r.Attr), attr.ValidMode, &wirepb.Attr{Mode: 0o700 + uint32(rnd.IntN(64))}, 0)
+				_, _ = cl.xattr(wire.OpSetxattr, root, fidOf(r.Attr), "trusted.x", big[:rnd.IntN(len(big))], 0)
+			}
+		default:
+			_, _ = cl.list(p, 4096, true, nil)
+		}
+	}
+}
+
+// tree makes folders inside each other for a storm.
+func stormTree(cl *client) []fid.FID {
+	dirs := []fid.FID{fid.Root}
+	for i := range 6 {
+		dirs = append(dirs, cl.must(dirs[i/2], fmt.Sprintf("d%d", i), dir|0o777))
+	}
+	// Names that the storm moves, too.
+	for i := range 4 {
+		dirs = append(dirs, cl.must(dirs[1+i], string(rune('a'+i)), dir|0o777))
+	}
+	return dirs
+}
+
+func inTime(t *testing.T, d time.Duration, fn func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	done := make(chan struct{})
+	go func() { fn(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		panic("operations wait for each other")
+	}
+}
+
+func TestParallelOperations(t *testing.T) {
+	c := newCluster(t)
+	a, b := c.client(), c.client()
+	dirs := stormTree(a)
+	n := 800
+	if testing.Short() {
+		n = 200
+	}
+	inTime(t, time.Minute, func() {
+		var wg sync.WaitGroup
+		for i := range 8 {
+			cl := a
+			if i%2 == 1 {
+				cl = b
+			}
+			wg.Go(func() { storm(c, cl, uint64(time.Now().UnixNano())+uint64(i), n, dirs) })
+		}
+		wg.Wait()
+	})
+	checkDevice(t, c.dev)
+}
+
+// TestCrossRenamesDoNotDeadlock moves folders into each other from all sides.
+func TestCrossRenamesDoNotDeadlock(t *testing.T) {
+	c := newCluster(t)
+	cl := c.client()
+	var dirs []fid.FID
+	for i := range 4 {
+		d := cl.must(fid.Root, fmt.Sprintf("top%d", i), dir|0o777)
+		dirs = append(dirs, d)
+		cl.must(d, "x", dir|0o777)
+	}
+	dirs = append(dirs, fid.Root)
+	var moved atomic.Int64
+	inTime(t, time.Minute, func() {
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				rnd := rand.New(rand.NewPCG(uint64(i), uint64(time.Now().UnixNano())))
+				names := []string{"x", "y", "top0", "top1", "top2", "top3"}
+				for range 400 {
+					_, err := cl.rename(root, dirs[rnd.IntN(5)], names[rnd.IntN(6)], dirs[rnd.IntN(5)], names[rnd.IntN(6)], uint32(rnd.IntN(2))*renameExchange)
+					if err == nil {
+						moved.Add(1)
+					}
+					if rnd.IntN(4) == 0 {
+						_, _ = cl.unlink(root, dirs[rnd.IntN(5)], names[rnd.IntN(2)], true)
+						_, _ = cl.make(root, dirs[rnd.IntN(5)], names[rnd.IntN(2)], dir|0o755)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+	if moved.Load() < 100 {
+		t.Errorf("only %d renames succeeded", moved.Load())
+	}
+	checkDevice(t, c.dev)
+}
+
+// TestCrashAtEverySync crashes at each commit of a storm in turn and checks what is on disk then: a consistent tree, which
+// holds exactly the creates up to the committed transno.
+func TestCrashAtEverySync(t *testing.T) {
+	crashes := 25
+	if testing.Short() {
+		crashes = 6
+	}
+	for at := 2; at < crashes+2; at++ {
+		crashOnce(t, at)
+	}
+}
+
+func crashOnce(t *testing.T, at int) {
+	failed := make(chan struct{})
+	c := newCluster(t, func(c *cluster) {
+		c.ivl = 2 * time.Millisecond
+		c.onSync = func(s memdev.Sync) error {
+			if s.N == at {
+				close(failed)
+				return errors.New("power cut")
+			}
+			return nil
+		}
+	})
+	type made struct {
+		name    string
+		transno wire.Transno
+	}
+	var mu sync.Mutex
+	var all []made
+	cl := c.clientMay()
+	if cl == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	go func() {
+		select {
+		case <-failed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for j := 0; ctx.Err() == nil; j++ {
+				f, ok := cl.nextMay(ctx)
+				if !ok {
+					return
+				}
+				name := fmt.Sprintf("%d-%d", i, j)
+				r := rpc.Request{Op: wire.OpCreate, Body: &wirepb.CreateRequest{
+					Caller: root.pb(), ParentSeq: uint64(fid.Root.Seq), ParentOid: fid.Root.OID, Name: []byte(name),
+					Seq: uint64(f.Seq), Oid: f.OID, Mode: []uint32{dir, reg}[j%2] | 0o755,
+				}, Reply: &wirepb.EntryReply{}}
+				if cl.imp.Do(ctx, &r) == nil {
+					mu.Lock()
+					all = append(all, made{name, r.Transno})
+					mu.Unlock()
+				}
+				if j%3 == 2 {
+					m := &wirepb.RenameRequest{Caller: root.pb(), FromSeq: uint64(fid.Root.Seq), FromOid: 1, ToSeq: uint64(fid.Root.Seq), ToOid: 1,
+						FromName: []byte(name), ToName: []byte(name + "r")}
+					_ = cl.imp.Do(ctx, &rpc.Request{Op: wire.OpRename, Body: m, Reply: &wirepb.RenameReply{}})
+				}
+			}
+		})
+	}
+	wg.Wait()
+	c.halt(true)
+	dev, err := memdev.Open(c.disk, memdev.Options{Specs: testSpecs(), CommitInterval: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	checkDevice(t, dev)
+	c.kv, c.h.dev = dev, dev
+	o := c.h.begin(env.New(), nil, nil)
+	for _, m := range all {
+		_, _, err := o.find(fid.Root, []byte(m.name))
+		if err != nil {
+			_, _, err = o.find(fid.Root, []byte(m.name+"r"))
+		}
+		if there := err == nil; there != (store.Transno(m.transno) <= dev.Committed()) {
+			t.Errorf("crash at %d: %s of transno %x is there: %v; committed %x", at, m.name, m.transno, there, dev.Committed())
+		}
+	}
+}
+
+// clientMay connects, or returns nil if the device fails first.
+func (c *cluster) clientMay() *client {
+	cl := &client{t: c.t, c: c, uuid: [16]byte{9}}
+	var err error
+	if cl.imp, err = rpc.NewImport(rpc.ImportOptions{
+		Transport: c.net, Addresses: []string{"mdt"}, FSName: testFS, Target: testMDT, UUID: cl.uuid, Peer: "test",
+		Kind: rpc.KindClient, RetryLimit: 500 * time.Millisecond,
+	}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(cl.close)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if cl.imp.Connect(ctx) != nil {
+		return nil
+	}
+	return cl
+}
+
+func (cl *client) nextMay(ctx context.Context) (fid.FID, bool) {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if cl.seq == 0 {
+		var r wirepb.SeqReply
+		if err := cl.imp.Do(ctx, &rpc.Request{Op: wire.OpSeq, Reply: &r}); err != nil {
+			return fid.FID{}, false
+		}
+		cl.seq = r.First
+	}
+	cl.oid++
+	return fid.FID{Seq: fid.Seq(cl.seq), OID: cl.oid}, true
+}
+
+// TestRestartKeepsEverything compares all that is in a tree before and after a clean restart and a crash.
+func TestRestartKeepsEverything(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		t.Run(fmt.Sprintf("crash %v", crash), func(t *testing.T) {
+			c := newCluster(t)
+			cl := c.client()
+			dirs := stormTree(cl)
+			storm(c, cl, 5, 500, dirs)
+			r, err := cl.make(root, fid.Root, "open", reg|0o644, withOpen(oRdwr))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := cl.unlink(root, fid.Root, "open", false); err != nil {
+				t.Fatal(err)
+			}
+			if err := cl.do(wire.OpSync, &wirepb.SyncRequest{All: true}, nil); err != nil {
+				t.Fatal(err)
+			}
+			before := shim{cl}.tree(t)
+			cl.close()
+			c.restart(crash)
+			after := shim{c.client()}.tree(t)
+			for p, v := range before {
+				if after[p] != v {
+					t.Errorf("%s was %s, is %s", p, v, after[p])
+				}
+			}
+			if len(after) != len(before) {
+				t.Errorf("%d inodes, were %d", len(after), len(before))
+			}
+			if _, err := c.client().getattr(fidOf(r.Attr)); status.Of(err) != status.Stale {
+				t.Errorf("orphan after a restart: %v", err)
+			}
+			checkDevice(t, c.dev)
+		})
+	}
+}
