@@ -24,8 +24,8 @@ func (t *Target) admitLocked(conn *rpc.Conn, r *wirepb.ConnectRequest) (x, dead 
 		UUID: [16]byte(r.Uuid), Kind: r.Kind, Peer: string(trim(r.Peer)), ReadOnly: r.ReadOnly,
 		Index: t.nextIdx, Since: time.Now(), t: t, alone: time.Now(),
 	}
-	if x.Peer == "" && conn != nil {
-		x.Peer = string(trim([]byte(conn.Peer())))
+	if conn != nil {
+		x.Peer = string(trim([]byte(conn.Peer()))) // The peer's own words, and its address.
 	}
 	if t.o.SoleWriter && x.writer() {
 		if dead, err := t.soleWriterLocked(); dead != nil || err != nil {

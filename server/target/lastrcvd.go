@@ -112,6 +112,7 @@ func (t *Target) restore() error {
 		return err
 	}
 	// The clock alone could repeat a number after a step back, the stored one alone after a crash before its commit.
+	t.previous = last
 	t.instance = max(last+1, uint64(time.Now().UnixNano()))
 	tx := t.o.Device.Begin(e)
 	tx.Put(t.o.Clients, instanceKey, binary.BigEndian.AppendUint64(nil, t.instance))

@@ -71,6 +71,9 @@ const MaxSlots = rpc.PriorSlots + rpc.MaxInFlightLimit
 type Target struct {
 	o        Options
 	instance uint64
+	// previous is the instance before this one, and restart what it had committed.
+	previous uint64
+	restart  wire.Transno
 	stop     chan struct{}
 	stopOnce sync.Once
 	done     sync.WaitGroup
@@ -100,7 +103,7 @@ func New(o Options) (*Target, error) {
 	if o.Committed == nil {
 		o.Committed = func() wire.Transno { return wire.Transno(o.Device.Committed()) }
 	}
-	t := &Target{o: o, stop: make(chan struct{}), exports: map[[16]byte]*Export{}}
+	t := &Target{o: o, stop: make(chan struct{}), exports: map[[16]byte]*Export{}, restart: o.Committed()}
 	if err := t.restore(); err != nil {
 		return nil, fmt.Errorf("target: %s: reading last_rcvd: %w", o.Name, err)
 	}
@@ -189,6 +192,9 @@ func (t *Target) Connect(ctx context.Context, conn *rpc.Conn, r *wirepb.ConnectR
 		}
 		reply := t.reply(x)
 		reply.Recovered = recovered
+		if r.Instance != 0 && r.Instance != t.instance {
+			reply.LastCommitted = uint64(t.committedOf(r))
+		}
 		if t.o.SoleWriter && x.writer() {
 			reply.Exclusive = true
 		}
@@ -225,6 +231,15 @@ func (t *Target) reply(x *Export) *wirepb.ConnectReply {
 	}
 	r.Fsname = append(r.Fsname, t.o.FSName...)
 	return r
+}
+
+// committedOf is the last_committed of the instance that a client was connected to before. Numbers of a later instance
+// are higher than all of its own, committed or not, and say nothing of them.
+func (t *Target) committedOf(r *wirepb.ConnectRequest) wire.Transno {
+	if r.Instance == t.previous {
+		return t.restart
+	}
+	return min(wire.Transno(r.LastCommitted), t.restart) // What the client knows for certain.
 }
 
 // joinBulk adds a second connection to an export under the generation that the first one was given.
