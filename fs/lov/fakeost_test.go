@@ -62,6 +62,7 @@ func (f *fakeOST) Do(ctx context.Context, r *rpc.Request) error {
 	done := make(chan error, 1)
 	sum := bulkSum(r.Bulk)
 	// What an abandoned request would still do, it does with copies.
+	op := r.Op
 	body, bulk := copyOf(r)
 	into := make([]byte, len(r.Into))
 	reply := new(wirepb.ObjectReply)
@@ -70,10 +71,10 @@ func (f *fakeOST) Do(ctx context.Context, r *rpc.Request) error {
 		f.hold(ctx)
 		var err error
 		if fail := f.fail.Load(); fail != nil {
-			err = (*fail)(r)
+			err = (*fail)(&rpc.Request{Op: op})
 		}
 		if err == nil {
-			n, err = f.run(r.Op, body, bulk, into, reply)
+			n, err = f.run(op, body, bulk, into, reply)
 		}
 		done <- err
 	})
@@ -83,6 +84,9 @@ func (f *fakeOST) Do(ctx context.Context, r *rpc.Request) error {
 			f.t.Error("data changed while it was being sent")
 		}
 		r.N = copy(r.Into, into[:n])
+		if m, ok := r.Reply.(*wirepb.StatfsReply); ok {
+			m.TotalBytes = reply.Size
+		}
 		if m, ok := r.Reply.(*wirepb.ObjectReply); ok {
 			b, _ := reply.MarshalVT()
 			if err := m.UnmarshalVT(b); err != nil {
@@ -127,6 +131,8 @@ func copyOf(r *rpc.Request) (rpc.Message, []byte) {
 	}
 	var m rpc.Message
 	switch r.Op {
+	case wire.OpStatfs:
+		return nil, nil
 	case wire.OpRead:
 		m = new(wirepb.ReadRequest)
 	case wire.OpWrite:
@@ -209,6 +215,8 @@ func (f *fakeOST) run(op wire.Op, body rpc.Message, bulk, into []byte, reply *wi
 	case *wirepb.GlimpseRequest:
 		f.object(m.Object).tell(reply)
 	case *wirepb.ObjectSyncRequest:
+	case nil:
+		reply.Size = 1000
 	default:
 		return 0, fmt.Errorf("fake: %v", op)
 	}

@@ -617,6 +617,92 @@ func TestMissingOSTIsFoundLater(t *testing.T) {
 	}
 }
 
+// TestInterruptedCallsInParallel: writers, truncates and punches that are interrupted at random leave a file whose size is
+// what the OSTs say, with nothing behind it and no byte that nobody wrote.
+func TestInterruptedCallsInParallel(t *testing.T) {
+	sd := seed(t)
+	w := newWorld(t, worldOptions{
+		osts: 4, seed: sd, spins: 400, grant: 2 << 20, cache: 512 << 10,
+		osc: osc.Options{RPCBytes: 64 << 10, MaxAge: time.Millisecond},
+	})
+	f := w.open(t, 4, layout.MinStripeSize)
+	const span = 1 << 20
+	stamp := func(b []byte, off int) {
+		for i := range b {
+			b[i] = byte((off+i)*7%251) + 1
+		}
+	}
+	var g sync.WaitGroup
+	for id := range 5 {
+		g.Go(func() {
+			rnd := rand.New(rand.NewPCG(sd, uint64(id)))
+			for range 150 {
+				ctx, cancel := context.WithTimeout(bg, time.Duration(rnd.IntN(3000))*time.Microsecond)
+				off, n := rnd.IntN(span), 1+rnd.IntN(80000)
+				var err error
+				switch k := rnd.IntN(12); {
+				case k < 7:
+					b := make([]byte, min(n, span-off))
+					stamp(b, off)
+					_, err = f.WriteAt(ctx, b, uint64(off), now(), k == 0)
+				case k < 9:
+					err = f.Truncate(ctx, uint64(off), now())
+				case k == 9:
+					err = f.Fallocate(ctx, lov.PunchHole|lov.KeepSize, uint64(off), uint64(n), now())
+				case k == 10:
+					_, err = f.ReadAt(ctx, make([]byte, n), uint64(off))
+				default:
+					err = f.Flush(ctx)
+				}
+				cancel()
+				if k := status.Of(err); err != nil && k != status.TimedOut {
+					t.Errorf("%v", err)
+				}
+			}
+		})
+	}
+	g.Wait()
+	if err := f.Flush(bg); err != nil {
+		t.Fatal(err)
+	}
+	// The gate is free only after what was interrupted has ended.
+	if _, err := f.Seek(bg, 0, true); err != nil && !errors.Is(err, status.NoDevice) {
+		t.Fatal(err)
+	}
+	cold := w.open(t, 4, layout.MinStripeSize)
+	s, err := cold.Glimpse(bg)
+	if err != nil || s.Size != f.Size() {
+		t.Fatalf("size %d, the OSTs say %d: %v", f.Size(), s.Size, err)
+	}
+	if err := f.Truncate(bg, 2*span, now()); err != nil {
+		t.Fatal(err)
+	}
+	cold.SetSize(2 * span)
+	warm, want := mustRead(t, f, 2*span, 0), make([]byte, 2*span)
+	if !bytes.Equal(warm, mustRead(t, cold, 2*span, 0)) {
+		t.Fatal("the cache and the OSTs differ")
+	}
+	stamp(want[:s.Size], 0)
+	for i, b := range warm {
+		if b != 0 && b != want[i] {
+			t.Fatalf("byte %d is %d, want %d or 0; the size was %d", i, b, want[i], s.Size)
+		}
+	}
+}
+
+func TestStatfsLeavesOutWhoIsAway(t *testing.T) {
+	w := newWorld(t, worldOptions{osts: 3})
+	back := make(chan struct{})
+	defer close(back)
+	w.osts[1].away.Store(&back)
+	ctx, cancel := context.WithTimeout(bg, 20*time.Millisecond)
+	defer cancel()
+	s, err := w.set.Statfs(ctx)
+	if err != nil || s.Total != 2000 || len(s.OSTs) != 3 || s.OSTs[0].Err != nil || status.Of(s.OSTs[1].Err) != status.TimedOut {
+		t.Fatalf("%+v: %v", s, err)
+	}
+}
+
 func TestBounds(t *testing.T) {
 	w := newWorld(t, worldOptions{osts: 1, grant: 1 << 30})
 	f := w.open(t, 1, layout.MinStripeSize)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/strakefs/strake/fs/layout"
 	"github.com/strakefs/strake/fs/osc"
@@ -78,9 +79,14 @@ type Space struct {
 	OSTs []OSTSpace
 }
 
-// Statfs asks all OSTs in parallel. One that has not answered when ctx ends has its error in its entry and is left out
-// of the sum. The error is that of the OSTs when none answered.
+// statfsWait is how long df waits for an OST that is away: people are watching.
+const statfsWait = 2 * time.Second
+
+// Statfs asks all OSTs in parallel. One that has not answered after two seconds, or when ctx ends, has its error in its
+// entry and is left out of the sum. The error is that of the OSTs when none answered.
 func (s *Set) Statfs(ctx context.Context) (Space, error) {
+	ctx, cancel := context.WithTimeout(ctx, statfsWait)
+	defer cancel()
 	oscs := s.All()
 	out := Space{OSTs: make([]OSTSpace, len(oscs))}
 	var g sync.WaitGroup
