@@ -2,14 +2,11 @@ package boltdev
 
 import "sync/atomic"
 
-// Sizes of the pieces that a layer takes its memory in. One piece serves some hundred operations, so that a publish
-// allocates nothing but once in a while; pieces much larger would make the first operation of a quiet device clear
-// them for nothing.
+// A layer takes its memory in pieces that double, so that the many operations of a busy txg allocate nothing but once in
+// a while, and the one operation of a txg that an fsync commits does not pay for thousands.
 const (
-	chunkBytes    = 64 << 10
-	entriesPiece  = 256
-	versionsPiece = 256
-	linksPiece    = 512
+	minChunkBytes, maxChunkBytes = 4 << 10, 256 << 10
+	minPiece, maxPiece           = 8, 512 // entries, versions; links are twice as many
 )
 
 // arena is the memory of one layer. It is written under Device.mu, never given back piece by piece: the garbage
@@ -20,6 +17,14 @@ type arena struct {
 	versions []version
 	links    []atomic.Pointer[entry]
 	used     int64 // bytes taken, the bound that back-pressure works with
+
+	chunkBytes, entryPiece, versionPiece, linkPiece int // the sizes of the last pieces
+}
+
+// grow doubles a size between two bounds and returns it.
+func grow(size *int, low, high int) int {
+	*size = min(max(2**size, low), high)
+	return *size
 }
 
 // bytes returns n bytes.
@@ -29,10 +34,11 @@ func (a *arena) bytes(n int) []byte {
 		return []byte{} // an empty value is a value
 	}
 	if n > len(a.chunk) {
-		if n > chunkBytes/4 {
+		grow(&a.chunkBytes, minChunkBytes, maxChunkBytes)
+		if n > a.chunkBytes/4 {
 			return make([]byte, n)
 		}
-		a.chunk = make([]byte, chunkBytes)
+		a.chunk = make([]byte, a.chunkBytes)
 	}
 	b := a.chunk[:n:n]
 	a.chunk = a.chunk[n:]
@@ -49,10 +55,10 @@ func (a *arena) keep(b []byte) []byte {
 // entry returns an entry with height links.
 func (a *arena) entry(height int) *entry {
 	if len(a.entries) == 0 {
-		a.entries = make([]entry, entriesPiece)
+		a.entries = make([]entry, grow(&a.entryPiece, minPiece, maxPiece))
 	}
 	if len(a.links) < height {
-		a.links = make([]atomic.Pointer[entry], linksPiece)
+		a.links = make([]atomic.Pointer[entry], grow(&a.linkPiece, 2*minPiece, 2*maxPiece))
 	}
 	e := &a.entries[0]
 	e.next = a.links[:height:height]
@@ -64,7 +70,7 @@ func (a *arena) entry(height int) *entry {
 // version returns an empty version.
 func (a *arena) version() *version {
 	if len(a.versions) == 0 {
-		a.versions = make([]version, versionsPiece)
+		a.versions = make([]version, grow(&a.versionPiece, minPiece, maxPiece))
 	}
 	v := &a.versions[0]
 	a.versions = a.versions[1:]

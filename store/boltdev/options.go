@@ -104,8 +104,9 @@ func boltOptions() *bolt.Options {
 		MaxSize:         maxBytes,
 		// The flush after a growth must stay: ext4 could keep a size below the pages that the meta page names.
 		NoGrowSync: false,
-		// 4 KiB, the page of the processor: twice that was not faster with our values and writes twice as much for each
-		// folder entry, whose keys are random.
+		// 4 KiB, the page of the processor. With 8 KiB a mass of creates took a tenth less processor time (400,000 in
+		// commits of 20,000: 3.6 s against 4.1 s) and a commit of one create a third longer (0.9 ms against 0.67 ms): keys of
+		// folder entries are random, each of them rewrites a page.
 		PageSize: 4096,
 	}
 }
