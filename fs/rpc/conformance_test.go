@@ -259,9 +259,7 @@ func TestCancelledRequestsLeaveTheCallersMemoryAlone(t *testing.T) {
 					n := 1 + rnd.IntN(len(into))
 					r := &rpc.Request{Op: wire.OpRead, Body: &wirepb.ReadRequest{Length: uint32(n)}, Into: into[:n]}
 					err := i.Do(ctx, r)
-					for k := range into[:n] { // the race detector sees a reader that still writes
-						into[k] = 0xee
-					}
+					clear(into[:n]) // the race detector sees a reader that still writes
 					if stop.Stop(); err != nil && !errors.Is(err, context.Canceled) {
 						t.Error(err)
 					}
