@@ -119,6 +119,7 @@ func (d *Device) write(l *layer) (err error) {
 		}
 	}()
 	return d.db.Update(func(tx *bolt.Tx) error {
+		d.dbBytes.Store(tx.Size())
 		for i := range l.tables {
 			if l.tables[i].count.Load() == 0 {
 				continue

@@ -33,6 +33,9 @@ type Device struct {
 	view    atomic.Pointer[view]
 	crowded atomic.Bool // Throttle waits
 
+	maxBytes int64        // the database's map: its file stays below
+	dbBytes  atomic.Int64 // its pages at the last commit but one
+
 	firstOfStart store.Transno // the lowest transno of this start
 
 	mu sync.Mutex

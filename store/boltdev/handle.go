@@ -67,7 +67,7 @@ func (h *handle) WriteAt(b []byte, off int64) error {
 	if err := h.use(); err != nil {
 		return err
 	}
-	if !h.o.d.space.write(int64(len(b))) {
+	if !h.o.d.space.write(int64(len(b))) && !h.allocated(off, int64(len(b))) {
 		return h.wrap("write", unix.ENOSPC)
 	}
 	for n := 0; n < len(b); {
@@ -84,6 +84,20 @@ func (h *handle) WriteAt(b []byte, off int64) error {
 		}
 	}
 	return nil
+}
+
+// allocated reports whether a write into a range takes no new space: who has allocated it may write, on a full device
+// too. Space that was allocated and never written shows as a hole; so a file that has blocks for all its size counts.
+func (h *handle) allocated(off, n int64) bool {
+	size, blocks, err := h.Stat()
+	if err != nil || off < 0 || off+n > size {
+		return false
+	}
+	if blocks*512 >= size {
+		return true
+	}
+	hole, err := h.SeekHole(off)
+	return err == nil && hole >= off+n
 }
 
 // Truncate implements store.Object.

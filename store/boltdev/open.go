@@ -232,6 +232,7 @@ func putLabel(tx *bolt.Tx, l Label) error {
 type opened struct {
 	label             Label
 	starts, committed uint64
+	mapBytes          int // of the map that there was address space for
 }
 
 // openDB opens and reads a database that checkFile found good. Damage that shows makes bbolt panic: it becomes
@@ -266,6 +267,7 @@ func openDB(o Options) (db *bolt.DB, got opened, err error) {
 	if err != nil {
 		return nil, got, err
 	}
+	got.mapBytes = options.MaxSize
 	db.AllocSize = growBytes
 	if err := db.View(func(tx *bolt.Tx) error { return got.read(tx, o) }); err != nil {
 		return nil, got, errors.Join(err, db.Close())
@@ -319,7 +321,7 @@ func start(o Options, lock *os.File) (*Device, error) {
 		return nil, err
 	}
 	d := &Device{
-		o: o, lock: lock, db: db, seed: maphash.MakeSeed(), label: got.label,
+		o: o, lock: lock, db: db, seed: maphash.MakeSeed(), label: got.label, maxBytes: int64(got.mapBytes),
 		firstOfStart: store.Transno((got.starts+1)<<store.CountBits | 1),
 		moved:        make(chan struct{}), wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}

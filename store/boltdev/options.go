@@ -81,10 +81,11 @@ func (o Options) withDefaults() Options {
 }
 
 // mapBytes is the address space of the database's map, far above need: a map that has to grow waits for every reader,
-// and every reader that comes then waits for it. It costs address space only. maxBytes keeps the file below it.
+// and every reader that comes then waits for it. It costs address space only. At mapReserve below it the device is full:
+// room for the txgs alive and for deletes.
 const (
-	mapBytes = 256 << 30
-	maxBytes = mapBytes
+	mapBytes   = 256 << 30
+	mapReserve = 768 << 20
 )
 
 // growBytes is how much the file grows at once: each growth costs a flush of its own beside the commit's two.
@@ -101,7 +102,7 @@ func boltOptions() *bolt.Options {
 		// database, and a target that restarts has a recovery window to meet.
 		NoFreelistSync:  false,
 		InitialMmapSize: mapBytes,
-		MaxSize:         maxBytes,
+		MaxSize:         mapBytes,
 		// The flush after a growth must stay: ext4 could keep a size below the pages that the meta page names.
 		NoGrowSync: false,
 		// 4 KiB, the page of the processor. With 8 KiB a mass of creates took a tenth less processor time (400,000 in

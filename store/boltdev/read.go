@@ -39,7 +39,7 @@ type readers struct {
 type readerUse struct {
 	gen   uint64
 	n     int
-	since time.Time // when the generation was first used
+	since time.Time // when a newer generation came; zero for the newest
 }
 
 // take returns a reader of a snapshot that is not older than the call.
@@ -52,7 +52,7 @@ func (p *readers) take() (*reader, error) {
 	if n := len(p.inUse); n > 0 && p.inUse[n-1].gen == p.gen {
 		p.inUse[n-1].n++
 	} else {
-		p.inUse = append(p.inUse, readerUse{gen: p.gen, n: 1, since: time.Now()})
+		p.inUse = append(p.inUse, readerUse{gen: p.gen, n: 1})
 	}
 	gen := p.gen
 	if n := len(p.idle); n > 0 {
@@ -112,6 +112,9 @@ func (p *readers) renew() {
 	idle := p.idle
 	p.idle = nil
 	p.gen++
+	if n := len(p.inUse); n > 0 && p.inUse[n-1].since.IsZero() {
+		p.inUse[n-1].since = time.Now()
+	}
 	p.mu.Unlock()
 	for _, r := range idle {
 		_ = r.tx.Rollback()
@@ -125,14 +128,15 @@ func (p *readers) close() {
 	p.renew()
 }
 
-// oldest tells how long the oldest snapshot in use has been in use, and how many readers are at work.
+// oldest tells how long ago the oldest snapshot in use was replaced by a newer one, which is how long it has kept pages
+// from being used again, and how many readers are at work.
 func (p *readers) oldest() (age time.Duration, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, u := range p.inUse {
 		n += u.n
 	}
-	if n > 0 {
+	if n > 0 && !p.inUse[0].since.IsZero() {
 		age = time.Since(p.inUse[0].since)
 	}
 	return age, n

@@ -79,7 +79,7 @@ func (d *Device) register() {
 		_, n := d.readers.oldest()
 		return int64(n)
 	})
-	measured("oldest_reader_ns", "Age of the oldest snapshot that a read transaction uses, in nanoseconds.", func() int64 {
+	measured("oldest_reader_ns", "Nanoseconds that the oldest read transaction has kept pages from being used again.", func() int64 {
 		age, _ := d.readers.oldest()
 		return int64(age)
 	})

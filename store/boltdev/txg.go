@@ -173,7 +173,7 @@ func (d *Device) Throttle(ctx context.Context, reserve bool) error {
 		if d.err.Load() != nil {
 			return d.Err()
 		}
-		if !reserve && !d.space.room(d.pendingBytes()) {
+		if !reserve && (!d.space.room(d.pendingBytes()) || d.dbBytes.Load() > d.maxBytes-mapReserve) {
 			return fmt.Errorf("boltdev: %s: %w", d.o.Dir, store.ErrNoSpace)
 		}
 		if !d.crowded.Load() {

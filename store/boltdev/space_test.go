@@ -1,0 +1,68 @@
+package boltdev_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/store"
+	"golang.org/x/sys/unix"
+)
+
+// TestReserve: with only the reserve left, new space is refused to creates and writes; deletes, and writes into what is
+// allocated, go on.
+func TestReserve(t *testing.T) {
+	dir := tempDir(t)
+	d := mustOpen(t, options(dir))
+	ids := []fid.ObjectID{{ID: 1}, {ID: 2}}
+	if err := d.Objects().Create(ids); err != nil {
+		t.Fatal(err)
+	}
+	o, err := d.Objects().Open(ids[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.WriteAt(make([]byte, 1<<20), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Fallocate(0, 1<<20, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(o.Sync(), o.Close()); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, d)
+
+	full := options(dir)
+	full.Reserve = 1 << 60
+	d = mustOpen(t, full)
+	defer mustClose(t, d)
+	o, err = d.Objects().Open(ids[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	for what, err := range map[string]error{
+		"throttle": d.Throttle(t.Context(), false), "create": d.Objects().Create([]fid.ObjectID{{ID: 3}}),
+		"write": o.WriteAt([]byte("x"), 2<<20), "fallocate": o.Fallocate(0, 4<<20, 4096),
+	} {
+		if !errors.Is(err, store.ErrNoSpace) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := o.WriteAt([]byte("x"), 2<<20); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("errno: %v", err)
+	}
+	for what, err := range map[string]error{
+		"throttle with reserve": d.Throttle(t.Context(), true), "overwrite": o.WriteAt([]byte("x"), 100),
+		"write into allocated space": o.WriteAt([]byte("x"), 3<<19), "punch": o.Fallocate(3, 0, 4096),
+		"remove": d.Objects().Remove(ids[1]), "truncate": o.Truncate(10),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if s, err := d.Statfs(); err != nil || s.Avail != 0 || s.Free == 0 {
+		t.Errorf("%+v %v", s, err)
+	}
+}
