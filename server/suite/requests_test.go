@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// statsMetric is the counter of the operations that a target has served: lustre_stats_total{op="getxattr",…}.
-var statsMetric = regexp.MustCompile(`^lustre_stats_total\{([^}]*)\}\s+([0-9.e+]+)`)
+// statsMetric is how many operations a target has served: strake_mdt_op_seconds_count{op="getxattr",target="…"}.
+var statsMetric = regexp.MustCompile(`^strake_(?:mdt|obdfilter)_op_seconds_count\{([^}]*)\}\s+([0-9.e+]+)`)
 
 // requests sums the operations that the servers have served, of one kind (op) or of all. This is the one place that knows
 // how the figures are named.
@@ -40,7 +40,7 @@ func (c *cluster) requests(t testing.TB, op string) int64 {
 		}
 	}
 	if !found {
-		t.Fatal("no lustre_stats_total among the metrics of any server")
+		t.Fatal("no strake_mdt_op_seconds among the metrics of any server")
 	}
 	return int64(sum)
 }
@@ -101,8 +101,8 @@ func TestWritesAskForNoCapability(t *testing.T) {
 	})
 }
 
-// inodeTableMetric is the number of inodes that the client's process remembers.
-const inodeTableMetric = "lustre_client_inodes"
+// inodeTableMetric is the number of files of which the client's process keeps a record.
+const inodeTableMetric = "strake_llite_inodes"
 
 // TestListingsLeaveNoInodesBehind (case 35): "." and ".." of a listing with attributes take no lookup count.
 func TestListingsLeaveNoInodesBehind(t *testing.T) {
