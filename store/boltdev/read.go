@@ -265,9 +265,20 @@ func (d *Device) Get(e *env.Env, t store.Table, key []byte) ([]byte, error) {
 	}
 	// The layers first, then the database: what is committed between is in both, and never in neither.
 	visible := store.Transno(d.last.Load())
+	return d.getIn(e, t, key, snapshot{d.view.Load(), visible})
+}
+
+// snapshot is what a reader looks into: the layers it has found, and the newest transno it may see there.
+type snapshot struct {
+	view    *view
+	visible store.Transno
+}
+
+// getIn is Get in a snapshot that may be old by now.
+func (d *Device) getIn(e *env.Env, t store.Table, key []byte, in snapshot) ([]byte, error) {
 	var f found
 	var hash uint64
-	for _, l := range d.view.Load().layers {
+	for _, l := range in.view.layers {
 		tl := &l.tables[t]
 		if tl.slots.Load() == nil {
 			continue
@@ -275,7 +286,7 @@ func (d *Device) Get(e *env.Env, t store.Table, key []byte) ([]byte, error) {
 		if hash == 0 {
 			hash = maphash.Bytes(d.seed, key)
 		}
-		if en := tl.find(hash, key); en != nil && f.add(en.at(visible), l) {
+		if en := tl.find(hash, key); en != nil && f.add(en.at(in.visible), l) {
 			break
 		}
 	}

@@ -46,7 +46,14 @@ func (d *Device) Scan(e *env.Env, t store.Table, from, to []byte, fn func(key, v
 	}
 	// The layers first, then the database, as in Get.
 	visible := store.Transno(d.last.Load())
-	v := d.view.Load()
+	return d.scanIn(e, t, span{from, to}, fn, snapshot{d.view.Load(), visible})
+}
+
+// span is a range of keys; a nil to is the table's end.
+type span struct{ from, to []byte }
+
+// scanIn is Scan in a snapshot that may be old by now.
+func (d *Device) scanIn(e *env.Env, t store.Table, keys span, fn func(k, v []byte) bool, in snapshot) error {
 	r, err := d.readers.take()
 	if err != nil {
 		return err
@@ -54,13 +61,14 @@ func (d *Device) Scan(e *env.Env, t store.Table, from, to []byte, fn func(key, v
 	defer d.readers.give(r)
 	s := takeScan(e)
 	defer giveScan(e, s)
-	for _, l := range v.layers {
+	for _, l := range in.view.layers {
 		if uint64(r.committed) < l.last.Load() && l.tables[t].count.Load() > 0 {
-			s.layers[s.n], s.at[s.n] = l, l.tables[t].seek(from)
+			s.layers[s.n], s.at[s.n] = l, l.tables[t].seek(keys.from)
 			s.n++
 		}
 	}
 	s.cursor = r.cursor(d, t)
+	from := keys.from
 	if from == nil {
 		from = []byte{}
 	}
@@ -68,11 +76,11 @@ func (d *Device) Scan(e *env.Env, t store.Table, from, to []byte, fn func(key, v
 		return err
 	}
 	for {
-		key := s.next(visible)
-		if key == nil || to != nil && bytes.Compare(key, to) >= 0 {
+		key := s.next(in.visible)
+		if key == nil || keys.to != nil && bytes.Compare(key, keys.to) >= 0 {
 			return nil
 		}
-		value, stored := s.take(e, d.o.Specs[t].Merger, key, visible)
+		value, stored := s.take(e, d.o.Specs[t].Merger, key, in.visible)
 		if value != nil && !fn(key, value) {
 			return nil
 		}
