@@ -233,9 +233,6 @@ func (m *Mount) stop(ctx context.Context) error {
 	}
 	m.cancel()
 	m.wait.Wait()
-	if m.data != nil {
-		errs = append(errs, m.data.Close(ctx))
-	}
 	if m.mdc != nil {
 		errs = append(errs, m.mdc.Close(ctx))
 	}
@@ -244,7 +241,13 @@ func (m *Mount) stop(ctx context.Context) error {
 	m.osts = nil
 	m.mu.Unlock()
 	for _, o := range osts {
-		errs = append(errs, o.osc.Close(ctx), o.imp.Close(ctx))
+		errs = append(errs, o.osc.Close(ctx))
+	}
+	if m.data != nil {
+		errs = append(errs, m.data.Close(ctx))
+	}
+	for _, o := range osts {
+		errs = append(errs, o.imp.Close(ctx))
 	}
 	for _, i := range []*rpc.Import{m.mdtImp, m.mgs} {
 		if i != nil {

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"encoding/hex"
+	"fmt"
 	"time"
 
 	"github.com/strakefs/strake/fs/client"
@@ -57,13 +58,21 @@ func (m *Mount) applyOST(t *wirepb.Target) error {
 	}
 	n.imp = imp
 	n.osc = osc.New(osc.Options{
-		Import: imp, Index: layout.OSTIndex(t.Index), Name: n.name, Cache: m.o.Cache, Log: m.o.Log, Stats: m.o.Stats,
+		Import: imp, Index: layout.OSTIndex(t.Index), Name: m.figureName(n.name), Cache: m.o.Cache, Log: m.o.Log, Stats: m.o.Stats,
 	})
 	m.osts[t.Index] = n
 	m.data.Add(n.osc)
 	m.wait.Add(1)
 	go m.connectOST(n)
 	return nil
+}
+
+// figureName names an OST in the statistics: those of a process's second mount must not be the first one's.
+func (m *Mount) figureName(target string) string {
+	if m.o.Number == 0 {
+		return target
+	}
+	return fmt.Sprintf("%s-mount%d", target, m.o.Number)
 }
 
 // connectOST connects for the first time, for as long as it takes; afterwards the import reconnects by itself.

@@ -146,7 +146,7 @@ func (in *inode) attach(ctx context.Context, e *mdc.Entry) error {
 		return nil
 	}
 	if e.Attr.SizeValid {
-		file.SetSize(e.Attr.Size)
+		file.SetKnown(e.Attr.Size, e.Attr.Blocks)
 	} else if _, err := file.Glimpse(ctx); err != nil {
 		return fmt.Errorf("client: size of %v: %w", in.fid, err)
 	}

@@ -106,7 +106,7 @@ func (cn *Conn) next() (*Call, error) {
 		}
 		switch {
 		case h.Flags&(wire.FlagReply|wire.FlagCallback) == wire.FlagReply|wire.FlagCallback:
-			if err := cn.calls.receive(cn.l, h); err != nil {
+			if _, err := cn.calls.receive(cn.l, h); err != nil {
 				return nil, err
 			}
 			continue

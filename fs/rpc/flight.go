@@ -127,21 +127,22 @@ func (t *table) releaseOrphans() {
 	}
 }
 
-// receive takes the reply whose header has just been read from l. Its error ends the link.
-func (t *table) receive(l *link, h *wire.Header) error {
+// receive takes the reply whose header has just been read from l. last says that nothing else is in flight on l. Its error
+// ends the link.
+func (t *table) receive(l *link, h *wire.Header) (last bool, err error) {
 	i := uint64(h.XID) & (indexLimit - 1)
 	if i >= uint64(len(t.flights)) {
-		return errUnasked(h)
+		return false, errUnasked(h)
 	}
 	f := &t.flights[i]
 	t.mu.Lock()
 	if f.xid != h.XID || f.link != l || f.state != flightSent || f.op != h.Op {
 		t.mu.Unlock()
-		return errUnasked(h)
+		return false, errUnasked(h)
 	}
 	if !f.orphan && int(h.BulkLen) > len(f.into) {
 		t.mu.Unlock()
-		return status.Errorf(status.Protocol, "rpc: a reply to %v with bulk of %d bytes, at most %d were asked for",
+		return false, status.Errorf(status.Protocol, "rpc: a reply to %v with bulk of %d bytes, at most %d were asked for",
 			h.Op, h.BulkLen, len(f.into))
 	}
 	f.state = flightReceiving
@@ -149,17 +150,16 @@ func (t *table) receive(l *link, h *wire.Header) error {
 
 	body, err := l.body(&f.reply, h)
 	if err != nil {
-		return err
+		return false, err
 	}
 	f.reply, f.n = body, int(h.BulkLen)
 	if f.n > 0 {
 		if err := t.receiveBulk(l, f); err != nil {
-			return err
+			return false, err
 		}
 	}
 	l.frameDone()
-	t.arrived(l, f, h)
-	return nil
+	return t.arrived(l, f, h), nil
 }
 
 func errUnasked(h *wire.Header) error {
@@ -191,21 +191,23 @@ func (t *table) receiveBulk(l *link, f *flight) error {
 	return err
 }
 
-// arrived completes f, whose reply is there.
-func (t *table) arrived(l *link, f *flight, h *wire.Header) {
+// arrived completes f, whose reply is there, and returns whether it was the last one in flight on l.
+func (t *table) arrived(l *link, f *flight, h *wire.Header) (last bool) {
 	f.hdr = *h
 	t.mu.Lock()
 	l.outstanding--
+	last = l.outstanding == 0
 	f.link, f.into = nil, nil
 	if f.orphan {
 		pool := f.freeLocked()
 		t.mu.Unlock()
 		pool.release(f.index)
-		return
+		return last
 	}
 	f.state = flightReplied
 	f.done <- struct{}{}
 	t.mu.Unlock()
+	return last
 }
 
 // refused notes that the reply said that the target is away, so that the request goes out again like a lost one.

@@ -193,6 +193,13 @@ func (i *Import) transmit(f *flight, ls *links, h *wire.Header, r *Request) bool
 	h.Put(f.buf, f.buf[wire.HeaderSize:])
 	i.stats.sent.Add(int64(h.BodyLen + h.BulkLen))
 	l.send(f.buf, bulk, int(h.BulkLen)) // an error closes the link, and the flight is lost
+	switch {
+	case r == nil:
+	case alone && len(into) <= leadBulkMax:
+		i.lead(l, f)
+	default:
+		l.role.summon()
+	}
 	return true
 }
 

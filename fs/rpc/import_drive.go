@@ -245,6 +245,7 @@ func (d *driver) open(ctx context.Context, addr string, bulk bool, joins *wirepb
 		return nil, nil, err
 	}
 	l := newLink(nc)
+	l.role = newRole(l)
 	stop := context.AfterFunc(ctx, func() { l.close(context.Cause(ctx)) })
 	defer stop()
 	r := &wirepb.ConnectRequest{
@@ -396,37 +397,5 @@ func (d *driver) sendPing(l *link) {
 	if sent, _ := l.trySend(f.buf, deadTimeout); !sent { // an error closes the link, and its reader drops the ping
 		i.table.undo(f, l)
 		l.pinging.Store(false)
-	}
-}
-
-// read takes frames from l until it ends.
-func (i *Import) read(ls *links, l *link) {
-	l.close(i.readFrames(l))
-	i.full.CompareAndSwap(ls, nil)
-	ls.once.Do(func() { close(ls.ended) })
-	i.table.drop(l)
-}
-
-func (i *Import) readFrames(l *link) error {
-	var h wire.Header
-	for {
-		if err := l.header(&h); err != nil {
-			return err
-		}
-		var err error
-		switch {
-		case h.Flags&wire.FlagCallback != 0 && h.Flags&wire.FlagReply == 0:
-			err = i.calls.take(l, &h)
-		case h.Flags&wire.FlagReply != 0 && h.Flags&wire.FlagCallback == 0:
-			err = i.table.receive(l, &h)
-			if h.Op == wire.OpPing {
-				l.pinging.Store(false)
-			}
-		default:
-			err = errUnasked(&h)
-		}
-		if err != nil {
-			return err
-		}
 	}
 }

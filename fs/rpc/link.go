@@ -44,7 +44,11 @@ type link struct {
 	seenWrite uint64
 	seenAt    time.Time
 
+	// role says who reads; nil at the server.
+	role *role
+
 	// Of the goroutine that has the reading role:
+	frame wire.Header
 	heard time.Time // when the frame began to arrive
 	rbuf  []byte
 	r, w  int                   // rbuf[r:w] is buffered
