@@ -64,12 +64,20 @@ func mountNamed(name string) (mount, error) {
 	if bad != nil {
 		return mount{}, bad
 	}
+	var found []mount
 	for _, m := range all {
 		if info, bad := getInfo(m.dir); bad == nil && info.FSName == name {
-			return m, nil
+			found = append(found, m)
 		}
 	}
-	return mount{}, err
+	switch len(found) {
+	case 0:
+		return mount{}, err
+	case 1:
+		return found[0], nil
+	}
+	return mount{}, fmt.Errorf("%d mounts have this file system's name, such as %s and %s: give a path on one of them",
+		len(found), safe(found[0].dir), safe(found[1].dir))
 }
 
 func (s *session) fid2path(f *fid2pathFlags, m *mount, text string) error {
@@ -79,8 +87,8 @@ func (s *session) fid2path(f *fid2pathFlags, m *mount, text string) error {
 	}
 	b, err := get(m.dir, virtual.PathsOf+id.String())
 	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL), errors.Is(err, errNoValue):
-		return fmt.Errorf("no file with this FID: %w", err)
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESTALE), errors.Is(err, unix.EINVAL), errors.Is(err, errNoValue):
+		return errors.New("no file has this FID")
 	case err != nil:
 		return err
 	}

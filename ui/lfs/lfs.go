@@ -42,6 +42,7 @@ index is meant.`,
 		newSetstripe(), newGetstripe(), newDf(), newPath2fid(), newFid2path(), newTargets("osts"), newTargets("mdts"),
 		newMkdir(), newCheck(),
 	)
+	c.CompletionOptions.DisableDefaultCmd = true
 	for _, v := range c.Commands() {
 		v.DisableFlagsInUseLine = true // Use has them
 	}
@@ -78,9 +79,9 @@ func run(least, most int, fn func(s *session, args []string) error) func(*cobra.
 		switch {
 		case err != nil:
 		case len(args) < least:
-			err = usagef("something is missing behind it: %s", c.UseLine())
+			err = usagef("too few arguments; usage: %s", c.UseLine())
 		case most >= 0 && len(args) > most:
-			err = usagef("unexpected argument %s: %s", safe(args[most]), c.UseLine())
+			err = usagef("unexpected argument %s; usage: %s", safe(args[most]), c.UseLine())
 		default:
 			err = fn(s, args)
 		}
@@ -105,17 +106,14 @@ func run(least, most int, fn func(s *session, args []string) error) func(*cobra.
 // fail reports that a path failed; the verb goes on with the next.
 func (s *session) fail(path string, err error) {
 	s.failed = true
-	s.say(path, err)
+	s.say(safe(path)+": ", err)
 }
 
-// say writes one error line. What is in the output's buffer goes out before it, so that both read in order on a terminal;
+// say writes one error line, with what it is about before the reason. What is in the output's buffer goes out before it, so that both read in order on a terminal;
 // an error of that comes back from the last flush.
-func (s *session) say(path string, err error) {
+func (s *session) say(about string, err error) {
 	_ = s.out.Flush()
-	if path != "" {
-		path = safe(path) + ": "
-	}
-	fmt.Fprintf(s.err, "lfs %s: %s%s\n", s.verb, path, reason(err))
+	fmt.Fprintf(s.err, "lfs %s: %s%s\n", s.verb, about, reason(err))
 }
 
 func (s *session) printf(format string, args ...any) {

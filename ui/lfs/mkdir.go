@@ -114,5 +114,5 @@ func (f *mkdirFlags) fits(info *virtual.Info) error {
 	case "", "-1", "0", "1":
 		return nil
 	}
-	return fmt.Errorf("a folder over %s MDTs is not supported by this version: the file system has one", f.count)
+	return fmt.Errorf("a folder over %s MDTs is not supported by this version", f.count)
 }

@@ -204,9 +204,6 @@ func (p *printer) composite(s *subject) {
 	for i := range s.layout.Components {
 		p.component(s, i)
 	}
-	if s.named && !p.show.yaml {
-		p.f("\n")
-	}
 }
 
 func (p *printer) component(s *subject, i int) {
@@ -230,7 +227,7 @@ func (p *printer) component(s *subject, i int) {
 	default:
 		p.f("%slmm_objects:\n", inner)
 		for n, o := range c.Stripes {
-			p.f("%s- %d: { l_ost_idx: %d, l_fid: %s }\n", inner, n, o.OST, objectText(o))
+			p.f("%s- %d: { l_ost_idx: %d, l_fid: [%s] }\n", inner, n, o.OST, objectText(o))
 		}
 	}
 	if !p.show.yaml {
@@ -276,8 +273,11 @@ func flagsText(f layout.Flags) string {
 			names, f = append(names, n.name), f&^n.bit
 		}
 	}
-	if f != 0 || len(names) == 0 {
+	switch {
+	case f != 0:
 		names = append(names, fmt.Sprintf("%#x", uint32(f)))
+	case len(names) == 0:
+		return "0"
 	}
 	return strings.Join(names, ",")
 }
@@ -291,7 +291,7 @@ func endText(end uint64) string {
 
 // objectText names an object in the form of a FID: its group for the sequence, its number for the object id.
 func objectText(s layout.Stripe) string {
-	return fmt.Sprintf("\"[%#x:%#x:0x0]\"", s.Object.Group, s.Object.ID)
+	return fmt.Sprintf("%#x:%#x:0x0", s.Object.Group, s.Object.ID)
 }
 
 func safePool(name string) string {
