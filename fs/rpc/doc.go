@@ -86,7 +86,14 @@
 //
 // Steady paths do not allocate, at either end (TestSteadyPathDoesNotAllocate).
 //
-// Lock order: Import.mu; table.mu; slots.mu. callbacks.mu, Conn.mu, Server.mu, link.wmu and buffers.mu are taken alone,
+// # Reading at the client
+//
+// A reader goroutine has the reading role of each connection. After the reply to a request that was alone it steps back,
+// and the next caller that is alone reads until its own reply is there, without a thread being woken. A timer of a
+// millisecond brings the reader back when nobody reads, or when the caller has to wait long. The role is held by one
+// goroutine at a time; role.mu hands it over.
+//
+// Lock order: Import.mu; table.mu; slots.mu. role.mu, callbacks.mu, Conn.mu, Server.mu, link.wmu and buffers.mu are taken alone,
 // except that Server.accept starts a connection's first worker under Server.mu. No lock but link.wmu is held across I/O,
 // and none across a callback.
 package rpc

@@ -35,7 +35,8 @@ func (i *Import) slotsOf(op wire.Op) *slots {
 // or the target is gone. After Do returned, nothing touches r or its memory.
 //
 // Do waits for a free slot, for the connection, for the reply. ctx may be any implementation; only Done and Err are used.
-// Its end interrupts each of the waits, but not a frame that is half written.
+// Its end interrupts each of the waits, but neither a frame that is half written nor, for a caller that reads its own
+// reply (up to 64 KiB of bulk), one that is half read; such a caller notices within a millisecond.
 func (i *Import) Do(ctx context.Context, r *Request) error {
 	if len(r.Bulk) > 0 && r.Op.Modifies() {
 		// Its resending by others, when Do has left, would need the caller's memory.

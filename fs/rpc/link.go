@@ -79,6 +79,15 @@ func (l *link) close(cause error) {
 	})
 }
 
+func (l *link) isClosed() bool {
+	select {
+	case <-l.closed:
+		return true
+	default:
+		return false
+	}
+}
+
 // err is why the link ended: what close was told, else what the connection said.
 func (l *link) err(read error) error {
 	select {
