@@ -3,6 +3,7 @@ package fs
 import (
 	"encoding/hex"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/strakefs/strake/fs/client"
@@ -10,6 +11,7 @@ import (
 	"github.com/strakefs/strake/fs/mgc"
 	"github.com/strakefs/strake/fs/osc"
 	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/virtual"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
 
@@ -97,6 +99,9 @@ func (m *Mount) info() *client.Info {
 	i := &client.Info{FSName: m.o.FSName, Version: m.o.Version, Client: hex.EncodeToString(m.uuid[:])}
 	def := layout.Plain(1, layout.StripeSizeDefault)
 	i.Default = def.Append(nil)
+	i.Targets = append(i.Targets, client.Target{
+		Name: "MGS", Kind: virtual.KindMGS, State: stateOf(m.mgs), Server: strings.Join(m.o.MGS, ","),
+	})
 	c := m.mgc.Last()
 	if c == nil {
 		return i
@@ -104,19 +109,24 @@ func (m *Mount) info() *client.Info {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, t := range c.Targets {
-		v := client.Target{Name: string(t.Name), Kind: "MDT", Index: t.Index, Server: string(t.Server)}
+		v := client.Target{Name: string(t.Name), Kind: virtual.KindMDT, Index: t.Index, Server: string(t.Server)}
 		imp := m.mdtImp
 		if t.Kind == mgc.KindOST {
-			v.Kind, imp = "OST", nil
+			v.Kind, imp = virtual.KindOST, nil
 			if o := m.osts[t.Index]; o != nil {
 				imp = o.imp
 			}
 		}
-		v.State = "INACTIVE"
-		if imp != nil && imp.State() == rpc.StateFull {
-			v.State = "ACTIVE"
-		}
+		v.State = stateOf(imp)
 		i.Targets = append(i.Targets, v)
 	}
 	return i
+}
+
+// stateOf is how the tools name the state of a connection.
+func stateOf(i *rpc.Import) string {
+	if i == nil || i.State() != rpc.StateFull {
+		return "INACTIVE"
+	}
+	return virtual.Active
 }

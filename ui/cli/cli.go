@@ -61,8 +61,9 @@ func Main(deps Deps) int {
 	if err == nil {
 		return exitOK
 	}
-	if !errors.Is(err, errSilent) {
-		fmt.Fprintf(deps.Stderr, "%s: %s\n", linkName(name), oneLine(err.Error()))
+	// A tool that has said everything itself returns an error without words.
+	if msg := oneLine(err.Error()); msg != "" && !errors.Is(err, errSilent) {
+		fmt.Fprintf(deps.Stderr, "%s: %s\n", linkName(name), msg)
 	}
 	return exitStatus(err)
 }
