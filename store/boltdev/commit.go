@@ -109,16 +109,22 @@ func (d *Device) commit(l *layer) error {
 	return nil
 }
 
-// write puts the layer into the database in one transaction. A damaged page makes bbolt panic, a page that cannot be
-// read makes the processor fault; both become errors here.
-func (d *Device) write(l *layer) (err error) {
+// update runs a write transaction of the database. A damaged page makes bbolt panic, a page that cannot be read makes
+// the processor fault; both become errors here.
+func (d *Device) update(fn func(*bolt.Tx) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%w: %v", ErrCorrupt, r)
+			d.broken.Store(true)
 		}
 	}()
-	return d.db.Update(func(tx *bolt.Tx) error {
+	return d.db.Update(fn)
+}
+
+// write puts the layer into the database in one transaction.
+func (d *Device) write(l *layer) error {
+	return d.update(func(tx *bolt.Tx) error {
 		d.dbBytes.Store(tx.Size())
 		for i := range l.tables {
 			if l.tables[i].count.Load() == 0 {

@@ -18,6 +18,8 @@ type Device struct {
 	o       Options
 	lock    *os.File // the folder, locked for this process
 	db      *bolt.DB
+	file    *os.File    // of db
+	broken  atomic.Bool // bbolt has panicked in a write: it may hold its locks for ever
 	seed    maphash.Seed
 	objects objects
 	space   space
@@ -187,9 +189,17 @@ func (d *Device) Close() error {
 		d.readers.close()
 		d.objects.close()
 		d.unregister()
-		d.closeErr = errors.Join(err, d.db.Close(), d.lock.Close())
+		d.closeErr = errors.Join(err, d.closeDB(), d.lock.Close())
 	})
 	return d.closeErr
+}
+
+// closeDB closes the database. One that bbolt has panicked in is let go with its file; its map stays.
+func (d *Device) closeDB() error {
+	if d.broken.Load() {
+		return d.file.Close()
+	}
+	return d.db.Close()
 }
 
 // stoppedErr is Err, or ErrStopped while a close is under way.

@@ -63,6 +63,13 @@ func (c *fileCache) get(id fid.ObjectID, open func() (int, error)) (*file, error
 	}
 }
 
+// use returns the object's file with one more use, nil if it is not open.
+func (c *fileCache) use(id fid.ObjectID) *file {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.useLocked(id)
+}
+
 func (c *fileCache) useLocked(id fid.ObjectID) *file {
 	f := c.files[id]
 	if f == nil {

@@ -20,7 +20,8 @@ import (
 const folders = 32
 
 // flushEach is the largest number of files that Flush flushes one by one; more are flushed with the whole file system
-// below, in one syncfs. See BenchmarkFlush.
+// below, in one syncfs. Measured with 64 KiB written to each: 1 file 0.17 ms, 4 files 1.0 ms one by one; 16 files 1.6 ms,
+// 64 files 4.9 ms with syncfs, which also takes along what others have written there.
 const flushEach = 4
 
 // folder is one folder of objects.
@@ -172,6 +173,9 @@ func (o *objects) Open(id fid.ObjectID) (store.Object, error) {
 
 // file returns the open file of an object with one more use.
 func (o *objects) file(id fid.ObjectID) (*file, error) {
+	if f := o.files.use(id); f != nil {
+		return f, nil
+	}
 	f, err := o.files.get(id, func() (int, error) {
 		dir, err := o.dir(folderOf(id), false)
 		if err != nil {

@@ -233,6 +233,7 @@ type opened struct {
 	label             Label
 	starts, committed uint64
 	mapBytes          int // of the map that there was address space for
+	file              *os.File
 }
 
 // openDB opens and reads a database that checkFile found good. Damage that shows makes bbolt panic: it becomes
@@ -267,7 +268,7 @@ func openDB(o Options) (db *bolt.DB, got opened, err error) {
 	if err != nil {
 		return nil, got, err
 	}
-	got.mapBytes = options.MaxSize
+	got.mapBytes, got.file = options.MaxSize, file
 	db.AllocSize = growBytes
 	if err := db.View(func(tx *bolt.Tx) error { return got.read(tx, o) }); err != nil {
 		return nil, got, errors.Join(err, db.Close())
@@ -321,7 +322,7 @@ func start(o Options, lock *os.File) (*Device, error) {
 		return nil, err
 	}
 	d := &Device{
-		o: o, lock: lock, db: db, seed: maphash.MakeSeed(), label: got.label, maxBytes: int64(got.mapBytes),
+		o: o, lock: lock, db: db, file: got.file, seed: maphash.MakeSeed(), label: got.label, maxBytes: int64(got.mapBytes),
 		firstOfStart: store.Transno((got.starts+1)<<store.CountBits | 1),
 		moved:        make(chan struct{}), wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
@@ -331,7 +332,7 @@ func start(o Options, lock *os.File) (*Device, error) {
 	d.open = newLayer(len(o.Specs))
 	d.setViewLocked()
 	if err := d.begin(got.starts + 1); err != nil {
-		err = errors.Join(err, db.Close())
+		err = errors.Join(err, d.closeDB())
 		// A start that found no room may have made the file longer; what is behind the pages is nobody's.
 		return nil, errors.Join(err, shrink(path, info.Size()))
 	}
@@ -354,23 +355,14 @@ func shrink(path string, size int64) error {
 }
 
 // begin does what can fail of a start.
-func (d *Device) begin(starts uint64) (err error) {
+func (d *Device) begin(starts uint64) error {
 	if err := d.space.init(d.o); err != nil {
 		return err
 	}
 	if err := d.objects.init(d); err != nil {
 		return err
 	}
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%w: %v", ErrCorrupt, r)
-		}
-		if err != nil {
-			d.objects.close()
-		}
-	}()
-	return d.db.Update(func(tx *bolt.Tx) error {
+	err := d.update(func(tx *bolt.Tx) error {
 		for _, s := range d.o.Specs {
 			if _, err := tx.CreateBucketIfNotExists(bucketOf(s.Name)); err != nil {
 				return err
@@ -378,6 +370,10 @@ func (d *Device) begin(starts uint64) (err error) {
 		}
 		return putUint(tx.Bucket(bucketDevice), keyStarts, starts)
 	})
+	if err != nil {
+		d.objects.close()
+	}
+	return err
 }
 
 // readCommitted reads the last transno that a snapshot holds. Open has proven that it is there.
@@ -401,7 +397,7 @@ func (d *Device) SetLabel(l Label) error {
 	}
 	err := d.fault("label")
 	if err == nil {
-		err = d.db.Update(func(tx *bolt.Tx) error { return putLabel(tx, l) })
+		err = d.update(func(tx *bolt.Tx) error { return putLabel(tx, l) })
 	}
 	if err != nil {
 		d.stop(fmt.Errorf("label: %w", err))

@@ -279,10 +279,10 @@ func TestDamagedPagesAreErrors(t *testing.T) {
 	fill(t, base)
 	whole := database(t, base)
 	found := 0
-	for seed := range uint64(60) {
+	for seed := range uint64(100) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
 		damaged := append([]byte(nil), whole...)
-		for range 1 + rnd.IntN(20) {
+		for range 1 + rnd.IntN(5) {
 			page := damaged[4096*(2+rnd.IntN(140)):][:4096]
 			for i := range page {
 				page[i] = byte(rnd.Uint32())
@@ -306,6 +306,16 @@ func TestDamagedPagesAreErrors(t *testing.T) {
 				scanErr = err
 			}
 		}
+		for i := range 50 {
+			tx := d.Begin(e)
+			tx.Put(storetest.Plain, fmt.Appendf(nil, "key%05d", i*61), make([]byte, 300))
+			if _, err := d.Publish(tx); err != nil {
+				break
+			}
+		}
+		if err := d.WaitCommitted(t.Context(), d.Last()); err != nil {
+			scanErr = err
+		}
 		if scanErr != nil {
 			found++
 			if !errors.Is(scanErr, store.ErrStopped) && !errors.Is(scanErr, boltdev.ErrCorrupt) {
@@ -314,7 +324,7 @@ func TestDamagedPagesAreErrors(t *testing.T) {
 		}
 		_ = d.Close() // fails if the device did
 	}
-	t.Logf("%d of 60 damages found", found)
+	t.Logf("%d of 100 damages found", found)
 }
 
 func TestStatsCountPutsByTable(t *testing.T) {

@@ -7,7 +7,10 @@ import (
 	"github.com/strakefs/strake/store"
 	"github.com/strakefs/strake/store/memdev"
 	"github.com/strakefs/strake/store/storetest"
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // suiteDisk implements storetest.Disk.
 type suiteDisk struct {
