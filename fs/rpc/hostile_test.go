@@ -344,3 +344,46 @@ func FuzzServerInput(f *testing.F) {
 		nc.Close()
 	})
 }
+
+// FuzzClientInput is a server that answers a request with whatever bytes: the client must neither panic nor hang.
+func FuzzClientInput(f *testing.F) {
+	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+	f.Add(frame(wire.Header{Op: wire.OpGetattr, XID: 2, Flags: wire.FlagReply}, nil))
+	f.Add(frame(wire.Header{Op: wire.OpConfigChanged, XID: 2, Flags: wire.FlagCallback}, nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c := newCluster(t, "pipe")
+		l, err := c.transport.Listen(c.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			nc, err := l.Accept()
+			l.Close()
+			if err != nil {
+				return
+			}
+			defer nc.Close()
+			nc.SetDeadline(time.Now().Add(5 * time.Second))
+			r := &raw{t, nc}
+			h, _, err := r.receive()
+			if err != nil {
+				return
+			}
+			r.send(frame(wire.Header{Op: wire.OpConnect, XID: h.XID, Flags: wire.FlagReply},
+				encode(&wirepb.ConnectReply{Version: wire.Version, Generation: 1, Instance: 1})))
+			if h, _, err = r.receive(); err != nil {
+				return
+			}
+			if len(b) >= 16 { // so that the fuzzer gets past the look-up of the request
+				copy(b[8:16], frame(h, nil)[8:16])
+			}
+			r.send(b)
+		}()
+		i := c.connect(func(o *rpc.ImportOptions) { o.RetryLimit = time.Millisecond })
+		i.Do(testContext(t), &rpc.Request{Op: wire.OpGetattr, Reply: &wirepb.EntryReply{}, Into: make([]byte, 100)})
+		closeImport(t, i)
+		<-done
+	})
+}

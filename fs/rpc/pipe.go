@@ -127,8 +127,12 @@ func (c *pipeConn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// pipeHalf is one direction. Writers and readers come one at a time each; link sees to that.
+// pipeHalf is one direction.
+//
+// Lock order: reading or writing, then mu.
 type pipeHalf struct {
+	reading, writing sync.Mutex // let one reader and one writer in at a time
+
 	// canRead and canWrite wake the one that waits; a stale token costs one more look.
 	canRead, canWrite chan struct{}
 
@@ -193,9 +197,8 @@ func (h *pipeHalf) close(byWriter bool) {
 }
 
 func (h *pipeHalf) read(b []byte) (int, error) {
-	if len(b) == 0 {
-		return 0, nil
-	}
+	h.reading.Lock()
+	defer h.reading.Unlock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for {
@@ -208,6 +211,8 @@ func (h *pipeHalf) read(b []byte) (int, error) {
 			return h.takeLocked(b), nil
 		case h.eof:
 			return 0, io.EOF
+		case len(b) == 0:
+			return 0, nil
 		}
 		h.want, h.got = b, 0
 		h.mu.Unlock()
@@ -240,10 +245,11 @@ func (h *pipeHalf) takeLocked(b []byte) int {
 }
 
 func (h *pipeHalf) write(b []byte) (int, error) {
+	h.writing.Lock()
+	defer h.writing.Unlock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	done := 0
-	for done < len(b) {
+	for done := 0; ; {
 		switch {
 		case h.eof:
 			return done, net.ErrClosed
@@ -251,6 +257,8 @@ func (h *pipeHalf) write(b []byte) (int, error) {
 			return done, syscall.EPIPE
 		case h.writeEnd.passed():
 			return done, os.ErrDeadlineExceeded
+		case done == len(b):
+			return done, nil
 		}
 		if n := h.giveLocked(b[done:]); n > 0 {
 			done += n
@@ -260,7 +268,6 @@ func (h *pipeHalf) write(b []byte) (int, error) {
 		<-h.canWrite
 		h.mu.Lock()
 	}
-	return done, nil
 }
 
 // giveLocked puts what fits of b into the waiting reader's memory, or else into the buffer.
