@@ -130,9 +130,12 @@ func (s *Set) Allocate(ctx context.Context, tmpl *layout.Layout, own fid.FID) (*
 
 // fill chooses and takes until every stripe has its object.
 func (s *Set) fill(ctx context.Context, a *Allocation, c *layout.Component) error {
+	if err := s.try(a, c); err == nil || s.final(err) {
+		return err
+	}
 	var limit <-chan time.Time
 	for {
-		changed := s.watch()
+		changed := s.watch() // Before the attempt: what changes after it is noticed.
 		err := s.try(a, c)
 		if err == nil || s.final(err) {
 			return err

@@ -1,0 +1,5 @@
+//go:build !race
+
+package osp_test
+
+const poolAllocs = 0
