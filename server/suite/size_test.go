@@ -347,3 +347,77 @@ func openClose(path string, flags int) error {
 	}
 	return unix.Close(fd)
 }
+
+// TestReportOfAnEarlierCloseDoesNotTakeTheSize: what a file's last close tells the file system, late, about its size must
+// not win over what a later open has written; nor may the answer to a chmod, link or rename bring an old size back.
+func TestReportOfAnEarlierCloseDoesNotTakeTheSize(t *testing.T) {
+	small(t, func(t *testing.T, c *cluster) {
+		dir := c.folder(t)
+		data := bytes.Repeat([]byte("d"), 200_000)
+		for i := range size(300, 10_000) {
+			path := filepath.Join(dir, fmt.Sprintf("f%d", i))
+			fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
+			must(t, err)
+			must(t, unix.Ftruncate(fd, 0))
+			must(t, unix.Close(fd))
+			length := 1 + i*97%len(data)
+			fd, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+			must(t, err)
+			_, err = unix.Pwrite(fd, data[:length], 0)
+			must(t, err)
+			if i%2 == 0 {
+				must(t, unix.Close(fd))
+			}
+			change := [...]func() error{
+				func() error { return nil },
+				func() error { return os.Chmod(path, 0o600) },
+				func() error { return os.Lchown(path, 5, 6) },
+				func() error { return os.Link(path, path+"link") },
+				func() error { return os.Rename(path, path+"new") },
+				func() error { return unix.Setxattr(path, "user.a", []byte("b"), 0) },
+				func() error { return os.Chtimes(path, time.Unix(1, 0), time.Unix(2, 0)) },
+			}[i/2%7]
+			must(t, change())
+			if i/2%7 == 4 {
+				path += "new"
+			}
+			if got := sizeOf(t, path); got != int64(length) {
+				t.Fatalf("file %d: size %d after %d bytes were written", i, got, length)
+			}
+			if got, err := os.ReadFile(path); err != nil || len(got) != length {
+				t.Fatalf("file %d: %d bytes read of %d (%v)", i, len(got), length, err)
+			}
+			if i%2 != 0 {
+				must(t, unix.Close(fd))
+			}
+			must(t, os.Truncate(path, int64(length/2))) // nobody has it open
+			if got, err := os.ReadFile(path); err != nil || len(got) != length/2 {
+				t.Fatalf("file %d: %d bytes read after a truncate to %d (%v)", i, len(got), length/2, err)
+			}
+		}
+	})
+}
+
+// TestTruncateOfAFileNeverOpenedGrowsIt: the new bytes read as zeros.
+func TestTruncateOfAFileNeverOpenedGrowsIt(t *testing.T) {
+	small(t, func(t *testing.T, c *cluster) {
+		dir := c.folder(t)
+		for i, length := range []int{1, 3, 4096, 70_000, 5 << 20} {
+			path := filepath.Join(dir, fmt.Sprintf("f%d", i))
+			must(t, unix.Mknod(path, unix.S_IFREG|0o644, 0))
+			must(t, unix.Truncate(path, int64(length)))
+			if got := sizeOf(t, path); got != int64(length) {
+				t.Errorf("size %d after a truncate to %d", got, length)
+			}
+			got, err := os.ReadFile(path)
+			must(t, err)
+			if err := differ(got, make([]byte, length), 0); err != nil {
+				t.Errorf("length %d: %v", length, err)
+			}
+			must(t, os.Chmod(path, 0o600))
+			if got := sizeOf(t, path); got != int64(length) {
+				t.Errorf("size %d after a chmod, want %d", got, length)
+			}
+		}
+	})
+}
