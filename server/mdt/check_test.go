@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -153,6 +154,20 @@ func checkDevice(t *testing.T, dev store.Device) {
 	})
 }
 
+// yieldDevice lets others run in the middle of operations.
+type yieldDevice struct{ store.Device }
+
+func yielding(c *cluster) {
+	c.wrap = func(d store.Device) store.Device { return yieldDevice{d} }
+}
+
+func (d yieldDevice) Get(e *env.Env, t store.Table, key []byte) ([]byte, error) {
+	if rand.IntN(3) == 0 {
+		runtime.Gosched()
+	}
+	return d.Device.Get(e, t, key)
+}
+
 // storm runs random operations of many tasks in a small tree, until n have been done or stop is closed.
 func storm(c *cluster, cl *client, seed uint64, n int, dirs []fid.FID) {
 	rnd := rand.New(rand.NewPCG(seed, 9))
@@ -223,12 +238,12 @@ func inTime(t *testing.T, d time.Duration, fn func()) {
 }
 
 func TestParallelOperations(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, yielding)
 	a, b := c.client(), c.client()
 	dirs := stormTree(a)
-	n := 800
+	n := 3000
 	if testing.Short() {
-		n = 200
+		n = 800
 	}
 	inTime(t, time.Minute, func() {
 		var wg sync.WaitGroup
@@ -246,7 +261,7 @@ func TestParallelOperations(t *testing.T) {
 
 // TestCrossRenamesDoNotDeadlock moves folders into each other from all sides.
 func TestCrossRenamesDoNotDeadlock(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, yielding)
 	cl := c.client()
 	var dirs []fid.FID
 	for i := range 4 {
@@ -262,7 +277,7 @@ func TestCrossRenamesDoNotDeadlock(t *testing.T) {
 			wg.Go(func() {
 				rnd := rand.New(rand.NewPCG(uint64(i), uint64(time.Now().UnixNano())))
 				names := []string{"x", "y", "top0", "top1", "top2", "top3"}
-				for range 400 {
+				for range 1500 {
 					_, err := cl.rename(root, dirs[rnd.IntN(5)], names[rnd.IntN(6)], dirs[rnd.IntN(5)], names[rnd.IntN(6)], uint32(rnd.IntN(2))*renameExchange)
 					if err == nil {
 						moved.Add(1)
