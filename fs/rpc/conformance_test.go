@@ -192,6 +192,44 @@ func TestRestartsExecuteNothingTwice(t *testing.T) {
 	})
 }
 
+// A new instance allows fewer requests than are lost: they go out in turn.
+func TestRestartWithALowerLimit(t *testing.T) {
+	eachTransport(t, func(t *testing.T, c *cluster) {
+		const n = 16
+		arrived := make(chan struct{}, 4*n)
+		var open atomic.Bool
+		c.target.serve = func(e *env.Env, call *rpc.Call) error {
+			arrived <- struct{}{}
+			if !open.Load() {
+				<-call.Context().Done()
+			}
+			return nil
+		}
+		c.start()
+		i := c.connect(nil)
+		var wg sync.WaitGroup
+		for k := range 2 * n {
+			wg.Go(func() {
+				op := wire.OpGetattr
+				if k%2 == 0 {
+					op = wire.OpSetattr
+				}
+				if err := i.Do(testContext(t), &rpc.Request{Op: op}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		for range 2 * n {
+			<-arrived
+		}
+		c.crash()
+		open.Store(true)
+		c.target.maxInFlight = 2
+		c.restart()
+		wg.Wait()
+	})
+}
+
 func TestEvictionFailsWhatIsInFlightAndConnectsAnew(t *testing.T) {
 	eachTransport(t, func(t *testing.T, c *cluster) {
 		arrived, release := make(chan struct{}), make(chan struct{})

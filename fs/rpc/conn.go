@@ -119,12 +119,14 @@ func (cn *Conn) next() (*Call, error) {
 
 // take admits a request, if the peer may send it, and reads it.
 func (cn *Conn) take(h *wire.Header) (*Call, error) {
+	// The slots of requests that were lost may be above what this instance allows.
+	again := h.Flags&wire.FlagResent != 0
 	switch {
 	case h.Op == wire.OpConnect:
 		return nil, status.Errorf(status.Protocol, "rpc: a second CONNECT on one connection")
 	case h.BulkLen > cn.brwSize:
 		return nil, status.Errorf(status.Protocol, "rpc: %v with bulk of %d bytes, %d were agreed", h.Op, h.BulkLen, cn.brwSize)
-	case h.Slot > uint32(PriorSlots+cn.limit):
+	case h.Slot > uint32(PriorSlots+cn.limit) && !again || h.Slot > PriorSlots+MaxInFlightLimit:
 		return nil, status.Errorf(status.Protocol, "rpc: %v in slot %d, %d were agreed", h.Op, h.Slot, PriorSlots+cn.limit)
 	case h.Op.Modifies() == (h.Slot == 0):
 		return nil, status.Errorf(status.Protocol, "rpc: %v in slot %d", h.Op, h.Slot)
@@ -155,8 +157,11 @@ func (cn *Conn) admit(h *wire.Header) (*Call, error) {
 	cn.mu.Lock()
 	defer cn.mu.Unlock()
 	count, limit := &cn.normal, 2*cn.limit
-	if prior {
+	switch {
+	case prior:
 		count, limit = &cn.prior, 2*PriorSlots+2
+	case h.Flags&wire.FlagResent != 0 && h.Op.Modifies():
+		limit = cn.limit + MaxInFlightLimit
 	}
 	if *count >= limit || cn.writing > 2*(2*cn.limit+2*PriorSlots) {
 		return nil, status.Errorf(status.Protocol, "rpc: more than %d requests in flight, or replies not taken", limit)

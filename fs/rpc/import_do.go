@@ -162,11 +162,32 @@ func (x *exchange) send(ctx context.Context) (*links, error) {
 		} else if n != x.evictions {
 			return nil, errEvicted
 		}
+		if f.sent && !f.op.Modifies() && f.pool.over(f.index) {
+			if err := x.move(ctx); err != nil {
+				return nil, err
+			}
+			f = x.f
+			continue
+		}
 		// When the link is dead, its reader has taken ls out of i.full before it said so.
 		if i.transmit(f, ls, &x.h, x.r) {
 			return ls, nil
 		}
 	}
+}
+
+// move gives a lost request another flight, because the target now allows fewer in flight. A modifying one stays in its
+// slot, which the target's disk knows; servers let resent ones pass.
+func (x *exchange) move(ctx context.Context) error {
+	index, err := x.f.pool.acquire(ctx, x.i.closing)
+	if err != nil {
+		return err
+	}
+	f := x.i.prepare(index, x.f.op)
+	f.buf, x.f.buf = x.f.buf, f.buf
+	x.i.table.free(x.f)
+	x.f = f
+	return nil
 }
 
 // transmit sends f with what h says of operation and bulk. It returns false when the link is dead. r is nil for an orphan.

@@ -109,6 +109,13 @@ func (s *slots) setLimit(n int) {
 	s.mu.Unlock()
 }
 
+// over reports whether the number is one that the limit no longer allows.
+func (s *slots) over(n uint32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int(n-s.first) >= s.limit
+}
+
 // serveLocked hands free numbers to waiters.
 func (s *slots) serveLocked() {
 	for s.waiters > 0 {
