@@ -78,7 +78,8 @@ type KV interface {
 	Scan(e *env.Env, t Table, from, to []byte, fn func(key, value []byte) bool) error
 
 	// Throttle waits until the device can take more, ctx.Err() if that ends first. An operation calls it before it
-	// takes locks; Publish then never waits. With reserve false it returns ErrNoSpace when only the reserve is left.
+	// takes locks; Publish then never waits. With reserve false it returns ErrNoSpace when only the reserve is left; with
+	// reserve true when even that is used up.
 	Throttle(ctx context.Context, reserve bool) error
 	// Begin returns e's transaction, empty. An Env has one transaction at a time.
 	Begin(e *env.Env) *Tx

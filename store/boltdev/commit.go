@@ -119,7 +119,10 @@ func (d *Device) update(fn func(*bolt.Tx) error) (err error) {
 			d.broken.Store(true)
 		}
 	}()
-	return d.db.Update(fn)
+	err = d.db.Update(fn)
+	s := d.db.Stats()
+	d.freeBytes.Store(int64(s.FreePageN+s.PendingPageN) * pageBytes)
+	return err
 }
 
 // write puts the layer into the database in one transaction.

@@ -37,6 +37,8 @@ type Device struct {
 
 	maxBytes int64        // the database's map: its file stays below
 	dbBytes  atomic.Int64 // its pages at the last commit but one
+	// freeBytes is its pages that are free after the last commit, or with the next one.
+	freeBytes atomic.Int64
 
 	firstOfStart store.Transno // the lowest transno of this start
 

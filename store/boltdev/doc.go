@@ -38,6 +38,13 @@
 // below every one of the next. The committer writes a closed layer in key order in one transaction of bbolt, together
 // with the committed transno. While three layers are alive and the open one is full, Throttle waits.
 //
+// # Room
+//
+// A commit that finds no room stops the device, so nothing is published that a commit may not find room for. Throttle
+// weighs what the layers alive may take at most (a page for each key, but no more than the whole database and twice the
+// new bytes) against the disk's free space and the database's free pages. Near the end it lets one small txg after
+// another through; then only deletes and replays, from the reserve; an eighth of it, 32 MiB at most, is for commits alone.
+//
 // # Reading
 //
 // Readers take no lock but the short one around the pool of read transactions. A reader loads the newest published

@@ -232,6 +232,7 @@ func putLabel(tx *bolt.Tx, l Label) error {
 type opened struct {
 	label             Label
 	starts, committed uint64
+	bytes             int64
 	mapBytes          int // of the map that there was address space for
 	file              *os.File
 }
@@ -290,6 +291,7 @@ func (g *opened) read(tx *bolt.Tx, o Options) error {
 		return fmt.Errorf("format %d, this program knows %d: use the program that wrote it", version, formatVersion)
 	}
 	var err2 error
+	g.bytes = tx.Size()
 	g.starts, err = getUint(b, keyStarts)
 	g.committed, err2 = getUint(b, keyCommitted)
 	if err := errors.Join(err, err2); err != nil {
@@ -326,6 +328,7 @@ func start(o Options, lock *os.File) (*Device, error) {
 		firstOfStart: store.Transno((got.starts+1)<<store.CountBits | 1),
 		moved:        make(chan struct{}), wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
+	d.dbBytes.Store(got.bytes)
 	d.last.Store(got.committed)
 	d.done.Store(got.committed)
 	d.readers.d = d

@@ -80,12 +80,15 @@ func (s *space) room(n int64) bool {
 	if left < nearBytes {
 		limit = refreshNear
 	}
-	if time.Now().UnixNano()-s.at.Load() > int64(limit) {
+	if time.Now().UnixNano()-s.at.Load() > int64(limit) || left < 0 && s.stale.Swap(false) {
 		_, _ = s.refresh()
 		left = s.left(n)
 	}
 	return left >= 0
 }
+
+// floor is the part of the reserve that nobody may use: the commit of what was let in must find room.
+func (s *space) floor() int64 { return min(s.reserve/8, 32<<20) }
 
 // write is room for n bytes that are written now, and counts them.
 func (s *space) write(n int64) bool {

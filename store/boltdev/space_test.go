@@ -1,11 +1,16 @@
 package boltdev_test
 
 import (
+	"encoding/binary"
 	"errors"
+	"os"
 	"testing"
+	"time"
 
+	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/store"
+	"github.com/strakefs/strake/store/storetest"
 	"golang.org/x/sys/unix"
 )
 
@@ -65,4 +70,52 @@ func TestReserve(t *testing.T) {
 	if s, err := d.Statfs(); err != nil || s.Avail != 0 || s.Free == 0 {
 		t.Errorf("%+v %v", s, err)
 	}
+}
+
+// TestFullDiskNeverStopsTheDevice fills a small disk with random keys and large transactions, empties it through the
+// reserve and fills it again: every call is refused or kept, no commit fails.
+func TestFullDiskNeverStopsTheDevice(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	mount := tempDir(t)
+	if err := unix.Mount("tmpfs", mount, "tmpfs", 0, "size=48m"); err != nil {
+		t.Skipf("no tmpfs: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(mount, unix.MNT_DETACH) })
+	o := options(mount + "/d")
+	o.Reserve = 8 << 20
+	o.CommitInterval = 20 * time.Millisecond
+	d, e := mustOpen(t, o), env.New()
+	key := func(i int) []byte { return binary.BigEndian.AppendUint64(nil, uint64(i)*0x9e3779b97f4a7c15) }
+	for round := range 2 {
+		n := 0
+		var err error
+		for ; err == nil; n++ {
+			if err = d.Throttle(t.Context(), false); err != nil {
+				break
+			}
+			tx := d.Begin(e)
+			tx.Put(storetest.Plain, key(n), make([]byte, 500))
+			_, err = d.Publish(tx)
+		}
+		if !errors.Is(err, store.ErrNoSpace) || d.Err() != nil {
+			t.Fatalf("round %d, %d puts: %v; %v", round, n, err, d.Err())
+		}
+		for i := range n {
+			if err := d.Throttle(t.Context(), true); err != nil {
+				t.Fatalf("round %d, delete %d of %d: %v", round, i, n, err)
+			}
+			tx := d.Begin(e)
+			tx.Delete(storetest.Plain, key(i))
+			if _, err := d.Publish(tx); err != nil {
+				t.Fatalf("round %d, delete %d of %d: %v", round, i, n, err)
+			}
+		}
+		if err := d.WaitCommitted(t.Context(), d.Last()); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("round %d: %d puts", round, n)
+	}
+	mustClose(t, d)
 }

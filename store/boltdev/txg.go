@@ -20,6 +20,7 @@ type layer struct {
 	first  store.Transno // guarded by Device.mu; 0 while empty
 	ops    int           // transactions; guarded by Device.mu
 	bytes  atomic.Int64  // the arena's use
+	keys   atomic.Int64  // in all tables
 	begun  time.Time     // when the first transaction came; guarded by Device.mu
 	// last is the txg's last transno, MaxUint64 while it is open: a database that has committed it holds the layer.
 	last atomic.Uint64
@@ -134,6 +135,7 @@ func (d *Device) mergeLocked(l *layer, n store.Transno, s *store.Step) {
 	if e == nil {
 		v.value = l.arena.keep(s.Value)
 		t.insert(&l.arena, hash, s.Key, v)
+		l.keys.Add(1)
 		return
 	}
 	d.tableStats[s.Table].merged.Inc()
@@ -169,21 +171,19 @@ func combine(m store.Merger, old *version, delta, dst []byte) (store.Kind, []byt
 
 // Throttle implements store.KV.
 func (d *Device) Throttle(ctx context.Context, reserve bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	for {
-		if d.err.Load() != nil {
-			return d.Err()
-		}
-		if !reserve && (!d.space.room(d.pendingBytes()) || d.dbBytes.Load() > d.maxBytes-mapReserve) {
-			return fmt.Errorf("boltdev: %s: %w", d.o.Dir, store.ErrNoSpace)
-		}
-		if !d.crowded.Load() {
-			return ctx.Err()
+		if ok, err := d.admit(reserve); ok || err != nil {
+			return err
 		}
 		d.mu.Lock()
-		moved, crowded := d.moved, d.crowdedLocked()
+		moved := d.moved
 		d.mu.Unlock()
-		if !crowded {
-			continue
+		// Once more: what it waits for may have come before there was a channel to hear of it.
+		if ok, err := d.admit(reserve); ok || err != nil {
+			return err
 		}
 		d.stats.throttled.Inc()
 		select {
@@ -193,3 +193,48 @@ func (d *Device) Throttle(ctx context.Context, reserve bool) error {
 		}
 	}
 }
+
+// admit reports whether an operation may go on; if not, and without an error, it is to wait for the next commit.
+func (d *Device) admit(reserve bool) (bool, error) {
+	if d.err.Load() != nil {
+		return false, d.Err()
+	}
+	if cost := d.pendingCost(); !d.room(reserve, cost) {
+		// What is pending may need the room. On disk it needs what it really needs.
+		if cost == 0 || !d.room(reserve, 0) {
+			return false, fmt.Errorf("boltdev: %s: %w", d.o.Dir, store.ErrNoSpace)
+		}
+		d.Hasten(d.Last())
+		return false, nil
+	}
+	return !d.crowded.Load(), nil
+}
+
+// room reports whether there is room for n bytes more of the database and, without reserve, the reserve beside. Pages of
+// the database that are free need none of the disk.
+func (d *Device) room(reserve bool, n int64) bool {
+	n -= d.freeBytes.Load()
+	if reserve {
+		return d.space.room(n + d.space.floor() - d.space.reserve)
+	}
+	return d.space.room(n) && d.dbBytes.Load() < d.maxBytes-mapReserve
+}
+
+// pageCost is what a commit may write for a key: its leaf page, and a share of those above.
+const pageCost = pageBytes + pageBytes/4
+
+// pendingCost is an upper bound of what the commits of the layers alive take of the disk: a page for each key, as keys
+// may be random; but no page of the database is written twice in one commit, and pages are half full at least.
+func (d *Device) pendingCost() int64 {
+	var cost int64
+	db := d.dbBytes.Load()
+	for _, l := range d.view.Load().layers {
+		if n := l.keys.Load(); n > 0 {
+			cost += min(n*pageCost, db+2*l.bytes.Load()+minCommitBytes)
+		}
+	}
+	return cost
+}
+
+// minCommitBytes is what any commit may take: the paths to a few pages, and the list of free ones.
+const minCommitBytes = 128 << 10
