@@ -15,7 +15,7 @@ import (
 func (o *OST) changedLocked(ob *object) uint64 {
 	if !ob.active {
 		ob.active = true
-		o.cache.ref(ob)
+		o.cache.pin(ob)
 		o.activeMu.Lock()
 		o.active = append(o.active, ob)
 		o.activeMu.Unlock()
@@ -137,9 +137,11 @@ func (o *OST) commit(ctx context.Context) error {
 			return fmt.Errorf("ost: %s: flush: %w", o.o.Name, err)
 		}
 	}
-	n, cleared, err := o.publishRecords(covers)
-	for _, ob := range cleared {
-		o.cache.put(ob)
+	list := o.takeActive()
+	err := o.measure(list, covers)
+	var n store.Transno
+	if err == nil {
+		n, err = o.publishRecords(list, covers)
 	}
 	if err == nil {
 		err = o.o.Device.WaitCommitted(ctx, n)
@@ -186,80 +188,110 @@ func (o *OST) advance(n uint64) {
 // keeps its mark instead of waiting for a new one again and again.
 const idleCommits = 2
 
-// publishRecords publishes the records of what changed up to number covers. The objects returned are cold and no longer
-// active: their references are the caller's.
-// Precondition: commitMu is held, and everything up to covers is flushed.
-func (o *OST) publishRecords(covers uint64) (n store.Transno, cleared []*object, err error) {
-	o.pubMu.Lock()
-	defer o.pubMu.Unlock()
+// takeActive empties the active list.
+func (o *OST) takeActive() []*object {
 	o.activeMu.Lock()
+	defer o.activeMu.Unlock()
 	list := o.active
 	o.active = nil
-	o.activeMu.Unlock()
+	return list
+}
+
+// measure asks the host for the blocks of every object in list that has changed since its record. It opens files, so it runs
+// before pubMu is taken.
+func (o *OST) measure(list []*object, covers uint64) error {
+	e := env.New()
+	for _, ob := range list {
+		o.cache.ref(ob)
+		err := o.measureOne(e, ob, covers)
+		o.cache.put(ob)
+		if err != nil {
+			return fmt.Errorf("object %v: %w", ob.id, err)
+		}
+	}
+	return nil
+}
+
+func (o *OST) measureOne(e *env.Env, ob *object, covers uint64) error {
+	ob.mu.Lock()
+	todo := !ob.gone && ob.seq > ob.covered
+	ob.mu.Unlock()
+	if !todo {
+		return nil
+	}
+	there, err := o.load(e, ob)
+	if err != nil || !there {
+		return err
+	}
+	ob.mu.Lock()
+	defer ob.mu.Unlock()
+	if ob.gone || ob.h == nil {
+		return nil
+	}
+	_, blocks, err := ob.h.Stat()
+	ob.rec.blocks, ob.measured = uint64(blocks), covers
+	return err
+}
+
+// publishRecords publishes the records of what changed up to number covers, and takes the objects of list that are cold now
+// out of the active ones.
+// Precondition: commitMu is held, everything up to covers is flushed and list is measured.
+func (o *OST) publishRecords(list []*object, covers uint64) (store.Transno, error) {
+	o.pubMu.Lock()
+	defer o.pubMu.Unlock()
 	o.pubEnv.Reset()
 	tx := o.o.Device.Begin(o.pubEnv)
 	kept := list[:0]
-	locked := cleared // those whose io is held until the publish
+	var cold []*object // with a reference, and io held until the publish
 	for _, ob := range list {
+		o.cache.ref(ob)
 		whole := ob.io.TryLock()
-		keep, err := o.record(tx, o.pubEnv, ob, covers, whole)
-		if err != nil {
-			o.release(locked)
-			if whole {
-				ob.io.Unlock()
-			}
-			return 0, nil, fmt.Errorf("object %v: %w", ob.id, err)
+		if whole && !o.record(tx, o.pubEnv, ob, true) {
+			cold = append(cold, ob)
+			continue
 		}
-		switch {
-		case !keep:
-			locked = append(locked, ob)
-		case whole:
+		if whole {
 			ob.io.Unlock()
-			fallthrough
-		default:
-			kept = append(kept, ob)
+		} else {
+			o.record(tx, o.pubEnv, ob, false)
 		}
+		o.cache.put(ob)
+		kept = append(kept, ob)
 	}
 	tx.Put(tableMeta, metaKey, putMeta(o.pubEnv.Alloc(metaSize), false, covers), metaStampAt)
-	n, err = o.o.Device.Publish(tx)
-	o.release(locked)
-	o.activeMu.Lock()
-	o.active = append(kept, o.active...)
-	o.activeMu.Unlock()
-	return n, locked, err
-}
-
-func (o *OST) release(obs []*object) {
-	for _, ob := range obs {
+	n, err := o.o.Device.Publish(tx)
+	for _, ob := range cold {
+		o.cache.unpin(ob)
 		ob.io.Unlock()
+		o.cache.put(ob)
 	}
+	o.activeMu.Lock()
+	defer o.activeMu.Unlock()
+	o.active = append(kept, o.active...)
+	return n, err
 }
 
-// record adds to tx what the commit up to covers says of one active object. It returns false, with the object cold and
-// out of the active list, when its mark has gone; that needs whole: io is held.
-func (o *OST) record(tx *store.Tx, e *env.Env, ob *object, covers uint64, whole bool) (keep bool, err error) {
+// record adds to tx what a commit says of one active object. It returns false, with the object cold and no longer active,
+// when its mark has gone; that needs whole: io is held.
+func (o *OST) record(tx *store.Tx, e *env.Env, ob *object, whole bool) (keep bool) {
 	ob.mu.Lock()
 	defer ob.mu.Unlock()
-	if ob.gone {
-		if !whole {
-			return true, nil
+	switch {
+	case ob.gone:
+		if whole {
+			ob.active = false
 		}
-		ob.active = false
-		return false, nil
-	}
-	if ob.seq > ob.covered {
-		_, blocks, err := ob.h.Stat()
-		if err != nil {
-			return true, err
+		return !whole
+	case ob.seq > ob.covered:
+		if ob.measured > ob.covered {
+			ob.saveLocked(tx, e)
+			ob.covered = ob.measured // A change above it makes another record in the next commit.
 		}
-		ob.rec.blocks = uint64(blocks)
-		ob.saveLocked(tx, e)
-		ob.covered = covers // A change above covers makes another record in the next commit.
-		return true, nil
+		return true
 	}
 	ob.idle++
 	if ob.idle < idleCommits || !whole {
-		return true, nil
+		return true
 	}
 	if ob.marked {
 		tx.Delete(tableHot, objectKey(e, ob.id))
@@ -267,7 +299,7 @@ func (o *OST) record(tx *store.Tx, e *env.Env, ob *object, covers uint64, whole 
 		ob.hot.Store(false)
 	}
 	ob.active = false
-	return false, nil
+	return false
 }
 
 // syncObject makes one object durable without waiting for the flush of all: its own file, then its record.

@@ -210,7 +210,7 @@ func (o *OST) remove(e *env.Env, ob *object) error {
 	if err := o.o.Device.Objects().Remove(ob.id); err != nil && !errors.Is(err, store.ErrNotFound) {
 		return fmt.Errorf("object %v: %w", ob.id, err)
 	}
-	if !ob.loaded.Load() && !ob.recorded {
+	if !ob.stated {
 		if err := o.loadRecordLocked(e, ob); err != nil {
 			return fmt.Errorf("object %v: %w", ob.id, err)
 		}

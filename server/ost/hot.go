@@ -47,7 +47,7 @@ func (o *OST) raiseFresh(tx *store.Tx, e *env.Env, g *group, bound uint64) {
 		}
 		whole := ob.io.TryLock() // False: somebody writes, or is about to.
 		ob.mu.Lock()
-		if ob.loaded.Load() && ob.hot.Load() && !ob.marked {
+		if ob.stated && ob.hot.Load() && !ob.marked {
 			if whole && !ob.active {
 				ob.hot.Store(false)
 			} else {
