@@ -43,6 +43,7 @@ const (
 	layoutAll       = "all"
 	layoutProcesses = "processes"
 	layoutAddresses = "addresses"
+	layoutCombined  = "combined" // for one test: mds,oss in one process
 
 	startTimeout = 60 * time.Second
 	stopTimeout  = 10 * time.Second // what a node has for leaving after SIGTERM
@@ -312,6 +313,8 @@ func startCluster(layout string, opts clusterOptions) (*cluster, error) {
 		err = c.addProcesses(bin, opts, [3]string{"127.0.0.1", "127.0.0.1", "127.0.0.1"})
 	case layoutAddresses:
 		err = c.addProcesses(bin, opts, [3]string{"127.0.0.2", "127.0.0.3", "127.0.0.4"})
+	case layoutCombined:
+		err = c.addCombined(bin, opts)
 	default:
 		err = fmt.Errorf("suite: no layout %q: all, processes or addresses", layout)
 	}
@@ -370,6 +373,24 @@ func (c *cluster) addProcesses(bin string, opts clusterOptions, hosts [3]string)
 		c.add(fmt.Sprintf("oss%d", i), web[i+1], opts, slices.Concat(args, common), folders...)
 	}
 	c.add("client", "", opts, slices.Concat([]string{bin, "--role=client", "--mgs", c.mgs, "--mount", c.mnt}, common))
+	return nil
+}
+
+// addCombined describes one process that is mds and oss on one base folder, and a client.
+func (c *cluster) addCombined(bin string, opts clusterOptions) error {
+	listen, err := freePort("127.0.0.1")
+	if err != nil {
+		return err
+	}
+	web, err := freePort("127.0.0.1")
+	if err != nil {
+		return err
+	}
+	c.mgs = listen
+	data := filepath.Join(c.base, "data")
+	c.add("mds", web, opts, []string{bin, "--role=mds,oss", "--data", data, "--osts", strconv.Itoa(c.osts), "--listen", listen,
+		"--http", web, "--insecure"}, data)
+	c.add("client", "", opts, []string{bin, "--role=client", "--mgs", listen, "--mount", c.mnt, "--insecure"})
 	return nil
 }
 

@@ -32,6 +32,19 @@ func TestEverythingIsAsItWasAfterARestart(t *testing.T) {
 	}
 }
 
+// TestCombinedRolesServeFromOneFolder: mds,oss with one base folder in one process, and a client beside it, over a restart.
+func TestCombinedRolesServeFromOneFolder(t *testing.T) {
+	c := newCluster(t, layoutCombined, clusterOptions{osts: 3})
+	buildTree(t, c, c.mnt)
+	want := inventory(t, c, c.mnt)
+	must(t, c.stop())
+	c.restart(t)
+	compareInventory(t, 0, inventory(t, c, c.mnt), want)
+	for i := range 3 {
+		c.onOST(t, fmt.Sprintf("%s/on%d", c.mnt, i), i)
+	}
+}
+
 // TestPlainFolderTreeIsDescribed checks the tree and its description where no cluster is.
 func TestPlainFolderTreeIsDescribed(t *testing.T) {
 	small(t, func(t *testing.T, c *cluster) {
@@ -94,7 +107,7 @@ func buildTree(t testing.TB, c *cluster, dir string) {
 	}
 
 	for n, layout := range map[string][2]string{"striped": {"4", "64k"}, "two": {"2", "1M"}, "one": {"1", "256k"}} {
-		c.setstripe(t, p(n), int(layout[0][0]-'0'), layout[1])
+		c.setstripe(t, p(n), min(int(layout[0][0]-'0'), max(c.osts, 1)), layout[1])
 		must(t, os.WriteFile(p(n), data(1<<20+77), 0o644))
 	}
 	must(t, os.Mkdir(p("folder layout"), 0o755))

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -87,7 +87,7 @@ func (o foundationOptions) run(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	o.header(out, base)
+	o.header(ctx, out, base)
 	found := results{}
 	for round := range o.rounds {
 		for i := range list { // who comes first changes with the round
@@ -166,24 +166,27 @@ func (o foundationOptions) round(ctx context.Context, s *system, seed uint64, fo
 	return nil
 }
 
-// header states commit, machine, nodes, options and rounds.
-func (o foundationOptions) header(w io.Writer, base string) {
-	commit := "unknown"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				commit = s.Value
-			}
-			if s.Key == "vcs.modified" && s.Value == "true" {
-				commit += " with changes"
-			}
-		}
+// version is what the measured binary says of itself, its commit among it.
+func version(ctx context.Context) string {
+	binary, err := os.Executable()
+	if err != nil {
+		return "strake, version unknown"
 	}
+	out, err := exec.CommandContext(ctx, binary, "version").Output()
+	line, _, _ := strings.Cut(string(out), "\n")
+	if err != nil || line == "" {
+		return "strake, version unknown"
+	}
+	return line
+}
+
+// header states commit, machine, nodes, options and rounds.
+func (o foundationOptions) header(ctx context.Context, w io.Writer, base string) {
 	var uts unix.Utsname
 	_ = unix.Uname(&uts)
 	var fs unix.Statfs_t
 	_ = unix.Statfs(base, &fs)
-	fmt.Fprintf(w, "commit %s, %s, Linux %s, %d CPUs, disk's file system type %#x, %s\n", commit, runtime.Version(),
+	fmt.Fprintf(w, "%s, %s, Linux %s, %d CPUs, disk's file system type %#x, %s\n", version(ctx), runtime.Version(),
 		unix.ByteSliceToString(uts.Release[:]), runtime.NumCPU(), fs.Type, time.Now().UTC().Format(time.RFC3339))
 	fmt.Fprintf(w, "1 MDT, 2 OSTs, default layout; medians of %d rounds in turn; %d files, %d MiB streamed, %d random reads a round\n",
 		o.rounds, o.files, o.sizeMiB, o.reads)
