@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/strakefs/strake/fs/mgc"
 	"github.com/strakefs/strake/server/config"
 	"github.com/strakefs/strake/server/mgs"
@@ -34,6 +36,7 @@ func (n *Node) startOSS(ctx context.Context) error {
 		}
 		n.oss = append(n.oss, &oss{dir: t.Dir, dev: dev})
 	}
+	n.shareSpace()
 	for _, o := range n.oss {
 		label, err := n.register(ctx, mgc.KindOST, o.dev)
 		if err != nil {
@@ -56,4 +59,21 @@ func (o *oss) stop(ctx context.Context) error {
 		return nil
 	}
 	return o.ost.Close(ctx)
+}
+
+// shareSpace lets OSTs of this node that are on one file system show their part of it each: a disk with two OSTs is not
+// twice as large.
+func (n *Node) shareSpace() {
+	on := make(map[uint64][]*oss)
+	for _, o := range n.oss {
+		var st unix.Stat_t
+		if err := unix.Stat(o.dir, &st); err == nil {
+			on[st.Dev] = append(on[st.Dev], o)
+		}
+	}
+	for _, together := range on {
+		for _, o := range together {
+			o.dev.SetShares(len(together))
+		}
+	}
 }

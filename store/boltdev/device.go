@@ -167,6 +167,15 @@ func (d *Device) OnCommitted(fn func(store.Transno)) {
 // Objects implements store.Device.
 func (d *Device) Objects() store.Objects { return &d.objects }
 
+// SetShares says that n devices whose space is summed up are on one file system: each shows its part, so that the sum is
+// the file system's.
+func (d *Device) SetShares(n int) {
+	d.space.mu.Lock()
+	d.space.shares = uint64(n)
+	d.space.mu.Unlock()
+	d.space.stale.Store(true)
+}
+
 // Statfs implements store.Device.
 func (d *Device) Statfs() (store.Statfs, error) {
 	if err := d.Err(); err != nil {

@@ -29,8 +29,9 @@ type space struct {
 	at    atomic.Int64 // time of the last refresh, Unix ns
 	stale atomic.Bool  // a commit has changed the figures
 
-	mu   sync.Mutex
-	last store.Statfs // guarded by mu
+	mu     sync.Mutex
+	last   store.Statfs // guarded by mu
+	shares uint64       // guarded by mu; 0 is 1
 }
 
 func (s *space) init(o Options) error {
@@ -56,9 +57,10 @@ func (s *space) refresh() (store.Statfs, error) {
 	s.avail.Store(int64(avail))
 	s.taken.Add(-before)
 	s.at.Store(time.Now().UnixNano())
+	n := max(s.shares, 1)
 	s.last = store.Statfs{
-		Total: st.Blocks * size, Free: st.Bfree * size, Avail: avail - min(avail, uint64(s.reserve)),
-		Inodes: st.Files, FreeInodes: st.Ffree,
+		Total: st.Blocks * size / n, Free: st.Bfree * size / n, Avail: (avail - min(avail, uint64(s.reserve))) / n,
+		Inodes: st.Files / n, FreeInodes: st.Ffree / n,
 	}
 	return s.last, nil
 }
