@@ -22,9 +22,10 @@ func TestCreateLookupUnlink(t *testing.T) {
 	wantKind(t, "lookup g", err, status.NotExist)
 	_, err = cl.make(root, d, "f", reg|0o644)
 	wantKind(t, "create again", err, status.Exist)
-	u, err := cl.unlink(root, fid.Root, "d", true)
+	_, err = cl.unlink(root, fid.Root, "d", true)
 	wantKind(t, "rmdir", err, status.NotEmpty)
-	if u, err = cl.unlink(root, d, "f", false); err != nil || u.Attr.Nlink != 0 || u.Parent.Nlink != 2 {
+	u, err := cl.unlink(root, d, "f", false)
+	if err != nil || u.Attr.Nlink != 0 || u.Parent.Nlink != 2 {
 		t.Fatalf("unlink: %v %v", u, err)
 	}
 	if g, err := cl.getattr(f); err != nil || g.Attr.Nlink != 0 {

@@ -124,10 +124,10 @@ func New(o Options) (*Handler, error) {
 		log: o.Log, contextOf: (*rpc.Call).Context, restored: map[[16]byte][]*seqUse{},
 	}
 	h.registerStats()
-	h.syncs.init(o.Device)
 	if err := h.start(); err != nil {
 		return nil, fmt.Errorf("mdt: starting %s: %w", o.Name, err)
 	}
+	h.syncs.init(o.Device)
 	t, err := target.New(target.Options{
 		Name: o.Name, FSName: o.FSName, Device: o.Device, Clients: o.Clients, Slots: o.Slots, Handler: h,
 		Log: o.Log, Stats: o.Stats, Prefix: "mdt", SoleWriter: o.SoleWriter, EvictAfter: o.EvictAfter,
@@ -135,6 +135,7 @@ func New(o Options) (*Handler, error) {
 		ConnectReply: h.connectReply,
 	})
 	if err != nil {
+		h.syncs.stop()
 		return nil, err
 	}
 	h.target = t
@@ -206,7 +207,7 @@ func (h *Handler) Serve(e *env.Env, x *target.Export, c *rpc.Call) error {
 
 // operations are the requests of an MDT, by opcode from wire.OpLookup on.
 var operations = [...]func(*op) error{
-	wire.OpLookup - wire.OpLookup:      (*op).lookup,
+	0:                                  (*op).lookup,
 	wire.OpGetattr - wire.OpLookup:     (*op).getattr,
 	wire.OpOpen - wire.OpLookup:        (*op).open,
 	wire.OpCreate - wire.OpLookup:      (*op).create,

@@ -204,14 +204,11 @@ func (o *op) settle(n *inode, m *wirepb.Attr) bool {
 
 // resend encodes a reply again after settle has changed it. What the slot keeps for a resend stays as it was: a client
 // that lost a reply asks for attributes anew.
-func (o *op) resend(m rpc.Message) error {
-	size := m.SizeVT()
-	b := o.e.Alloc(size)
-	if _, err := m.MarshalToSizedBufferVT(b); err != nil {
-		return fmt.Errorf("mdt: encoding a reply: %w", err)
+func (o *op) resend(m rpc.Message) {
+	b := o.e.Alloc(m.SizeVT())
+	if _, err := m.MarshalToSizedBufferVT(b); err == nil {
+		o.c.RawReply = b // Else the reply made before publishing goes out: the change is made in any case.
 	}
-	o.c.RawReply = b
-	return nil
 }
 
 // entryReply fills the entry reply with an inode.
@@ -240,7 +237,7 @@ func (o *op) commitEntry(r *wirepb.EntryReply, folder *inode) error {
 		return err
 	}
 	if o.settle(folder, &o.rep.parent) {
-		return o.resend(r)
+		o.resend(r)
 	}
 	return nil
 }

@@ -324,7 +324,7 @@ func (o *op) publishRename(r *renaming) error {
 		wire.PutAttr(&o.rep.parent2, &o.folder.Attr)
 	}
 	if again {
-		return o.resend(m)
+		o.resend(m)
 	}
 	return nil
 }

@@ -118,7 +118,7 @@ func (o *op) publishUnlink(d *dirent) error {
 		return err
 	}
 	if o.settle(folder, &o.rep.parent) {
-		return o.resend(r)
+		o.resend(r)
 	}
 	return nil
 }
