@@ -39,6 +39,7 @@ type OSP struct {
 	freed  []uint64 // ids given back; guarded by mu
 	top    uint64   // highest id used; guarded by mu
 	batch  uint64   // how many objects the next precreate makes; guarded by mu
+	handed uint64   // ids handed out since the start; guarded by mu
 	dry    bool     // an Allocate has found no object since the last refill; guarded by mu
 }
 

@@ -45,6 +45,7 @@ func (o *OSP) take() (uint64, bool) {
 		return 0, false
 	}
 	o.top = max(o.top, id)
+	o.handed++
 	if uint64(o.readyLocked()) < o.batch/2 {
 		wake(o.createWake)
 	}
@@ -130,7 +131,7 @@ func (o *OSP) cleanOrphans(ctx context.Context) error {
 }
 
 // refill makes one batch more. The batch doubles when it was nearly used up before the OST, though it did what it was
-// asked, had the next one ready.
+// asked, had the next one ready; it grows fourfold when creates had to wait.
 func (o *OSP) refill(ctx context.Context) error {
 	o.mu.Lock()
 	batch, upto := o.batch, o.last+o.batch
@@ -145,7 +146,10 @@ func (o *OSP) refill(ctx context.Context) error {
 		o.mu.Unlock()
 		return status.Errorf(status.Protocol, "the OST was asked for objects up to %d, has %d, and answers %d", upto, was, last)
 	}
-	if uint64(o.readyLocked()) < batch/4 {
+	switch {
+	case o.handed > 0 && o.readyLocked() == 0:
+		o.batch = min(4*batch, o.set.o.CreateMax)
+	case uint64(o.readyLocked()) < batch/4 && o.handed > 0:
 		o.batch = min(2*batch, o.set.o.CreateMax)
 	}
 	o.last, o.dry = last, false
