@@ -141,13 +141,32 @@ func (o *OSP) connectLoop(c connecter) {
 	}
 }
 
+// stater is a Remote that knows its connection, as an rpc.Import.
+type stater interface {
+	State() rpc.State
+}
+
+// answerMin is the least time that a connected OST has to answer before it counts as down: a busy one is not down.
+const answerMin = 3 * time.Second
+
+// down notes that the OST does not answer.
+func (o *OSP) down(why error) {
+	if o.up.Swap(false) {
+		o.set.o.Log.Warn("OST is down: new files avoid it", "ost", o.name, "err", why)
+		o.set.notify()
+	}
+}
+
 // statfsLoop asks for the OST's space, which tells too whether it answers.
 func (o *OSP) statfsLoop() {
 	req := rpc.Request{Op: wire.OpStatfs, Reply: &wirepb.StatfsReply{}}
 	for {
 		reply := req.Reply.(*wirepb.StatfsReply)
 		reply.Reset()
-		ctx, cancel := context.WithTimeout(o.set.ctx, 3*o.set.o.StatfsEvery)
+		if s, ok := o.remote.(stater); ok && o.up.Load() && s.State() != rpc.StateFull {
+			o.down(fmt.Errorf("the connection is %v", s.State()))
+		}
+		ctx, cancel := context.WithTimeout(o.set.ctx, max(answerMin, 3*o.set.o.StatfsEvery))
 		err := o.remote.Do(ctx, &req)
 		cancel()
 		if o.set.ctx.Err() != nil {
@@ -155,9 +174,8 @@ func (o *OSP) statfsLoop() {
 		}
 		if err == nil {
 			o.tell(reply)
-		} else if o.up.Swap(false) {
-			o.set.o.Log.Warn("OST does not answer", "ost", o.name, "err", err)
-			o.set.notify()
+		} else {
+			o.down(err)
 		}
 		if !o.pause(o.set.o.StatfsEvery) {
 			return

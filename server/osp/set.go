@@ -52,8 +52,8 @@ type Options struct {
 
 	// CreateCount is the first batch of objects made ahead, CreateMax the largest; 0 is 32 and 20,000.
 	CreateCount, CreateMax uint64
-	// StatfsEvery is how often an OST is asked for its space; 0 is a second. An OST that does not answer for three
-	// times as long is down.
+	// StatfsEvery is how often an OST is asked for its space; 0 is a second. An OST is down when its connection is lost,
+	// or when it does not answer for three times as long and at least for answerMin.
 	StatfsEvery time.Duration
 	// WaitLimit is how long Allocate waits for objects; 0 is 30 s.
 	WaitLimit time.Duration
@@ -214,10 +214,13 @@ func (s *Set) Close(ctx context.Context) error {
 	s.mu.Unlock()
 	s.cancel()
 	s.done.Wait()
-	var errs []error
-	for _, o := range s.list() {
-		errs = append(errs, o.remote.Close(ctx))
+	all := s.list()
+	errs := make([]error, len(all))
+	var closing sync.WaitGroup
+	for i, o := range all {
+		closing.Go(func() { errs[i] = o.remote.Close(ctx) }) // One that does not answer takes its time alone.
 	}
+	closing.Wait()
 	return errors.Join(errs...)
 }
 

@@ -3,6 +3,7 @@ package osp_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/strakefs/strake/fs/layout"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/stats"
+	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/server/osp"
 	"github.com/strakefs/strake/server/ost"
 	"github.com/strakefs/strake/store"
@@ -357,6 +359,27 @@ func TestDownAndDeactivatedOSTsAreAvoided(t *testing.T) {
 	if sp := c.set.Statfs(); sp.TotalBytes != 2<<40 {
 		t.Fatalf("space %+v", sp)
 	}
+}
+
+func TestFullOSTIsAvoided(t *testing.T) {
+	c := newCluster(t, 2, osp.Options{})
+	c.osts[0].device.SetFull(true)
+	eventually(t, "OST 0 is full", func() bool { return c.set.OSTs()[0].State() == "full" })
+	for range 10 {
+		if s := c.create(layout.Plain(1, 0)).Components[0].Stripes[0]; s.OST != 0 {
+			continue
+		}
+		t.Fatal("a full OST was chosen")
+	}
+	c.osts[1].device.SetFull(true)
+	eventually(t, "OST 1 is full", func() bool { return c.set.OSTs()[1].State() == "full" })
+	tmpl := layout.Plain(1, 0)
+	if _, err := c.set.Allocate(t.Context(), &tmpl, fid.Root); !errors.Is(err, status.NoSpace) {
+		t.Fatalf("with every OST full: %v", err)
+	}
+	c.osts[0].device.SetFull(false)
+	eventually(t, "OST 0 has room", func() bool { return c.set.OSTs()[0].State() == "up" })
+	c.create(tmpl)
 }
 
 func TestAllocateDoesNotAllocateMemory(t *testing.T) {
