@@ -94,10 +94,13 @@ func (o *op) reportLocked(reports []*wirepb.SizeReport) error {
 
 // reportOne applies the report of one file, and closes its handle.
 func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
-	closes := r.Handle != 0 && o.xs.dropHandle(r.Handle, f)
+	closed, closes := o.xs.dropHandle(r.Handle, f)
+	if closes && writes(closed.flags) {
+		o.h.opens.closeWrite(f, o.xs)
+	}
 	last, whole := false, false
 	if r.Done {
-		last, whole = o.h.opens.doneWriter(f, o.xs)
+		last, whole = o.h.opens.doneWriter(f, o.xs, r.SetattrGen)
 	}
 	n := &o.child
 	err := o.get(f, n)
@@ -128,11 +131,6 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 func (o *op) applyReport(n *inode, r *wirepb.SizeReport, settled bool) (changed bool) {
 	valid := attr.Valid(r.Valid)
 	was := n.Attr
-	writer := r.Done || o.h.opens.isWriter(n.FID, o.xs)
-	if !writer && !n.SizeValid {
-		// A client that is no writer here (the target restarted) knows its own bytes only.
-		settled = false
-	}
 	if valid.Has(attr.ValidSize) && r.Size <= attr.SizeMax && !n.SizeValid {
 		n.Size, n.Blocks = r.Size, r.Blocks
 		n.SizeValid = settled

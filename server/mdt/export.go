@@ -65,13 +65,13 @@ func (s *export) handleOf(id uint64, f fid.FID) (handle, bool) {
 	return v, ok && v.fid == f
 }
 
-// dropHandle forgets a handle of f; false if there is none.
-func (s *export) dropHandle(id uint64, f fid.FID) bool {
+// dropHandle forgets a handle of f and returns it; false if there is none.
+func (s *export) dropHandle(id uint64, f fid.FID) (handle, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, ok := s.handles[id]
 	if !ok || v.fid != f {
-		return false
+		return handle{}, false
 	}
 	delete(s.handles, id)
 	if n := s.folders[f]; n > 1 {
@@ -79,7 +79,7 @@ func (s *export) dropHandle(id uint64, f fid.FID) bool {
 	} else if n == 1 {
 		delete(s.folders, f)
 	}
-	return true
+	return v, true
 }
 
 // hasFolder reports whether the client has the folder open.

@@ -87,7 +87,7 @@ func (o *op) truncate(n *inode, size uint64) {
 	o.touch(n)
 	killSuid(&o.cred, n)
 	o.dropCapability(n)
-	o.h.opens.addWriter(n.FID, o.xs)
+	o.h.opens.addWriter(n.FID, o.xs, 0, n.SetattrGen)
 }
 
 // openHandle makes a handle on n and counts the open.
@@ -100,14 +100,17 @@ func (o *op) openHandle(n *inode, flags uint32) (uint64, error) {
 	o.h.opens.open(n.FID)
 	o.h.stats.opens.Add(1)
 	if n.IsFile() && writes(flags) {
-		o.h.opens.addWriter(n.FID, o.xs)
+		o.h.opens.addWriter(n.FID, o.xs, 1, 0)
 	}
 	return id, nil
 }
 
 // dropOpen takes back a handle whose reply was never given.
 func (o *op) dropOpen(f fid.FID, id uint64) {
-	if o.xs.dropHandle(id, f) {
+	if v, ok := o.xs.dropHandle(id, f); ok {
+		if writes(v.flags) {
+			o.h.opens.closeWrite(f, o.xs)
+		}
 		o.h.opens.close(f)
 		o.h.stats.opens.Add(-1)
 	}

@@ -6,11 +6,19 @@ import (
 	"github.com/strakefs/strake/fs/fid"
 )
 
+// writer is a client that may hold bytes of a file which the size in its record does not count.
+type writer struct {
+	x *export
+	// handles counts its handles open for write. gen is the setattr generation that its last truncate began. A report
+	// overtaken by an open or a truncate of the same client does not end its part.
+	handles int
+	gen     uint32
+}
+
 // openFile is an inode that somebody has open or writes.
 type openFile struct {
 	handles int
-	// writers are the clients that may hold bytes of the file which the size in the record does not count.
-	writers []*export
+	writers []writer
 	// tainted: a writer was evicted since the first of the present ones came, so nobody knows the size.
 	tainted bool
 }
@@ -92,66 +100,76 @@ func (t *openTable) count(f fid.FID) int {
 	return 0
 }
 
-// addWriter makes x a writer of f.
-func (t *openTable) addWriter(f fid.FID, x *export) {
+// find gives x's place among the writers, nil if it is none.
+func (v *openFile) find(x *export) *writer {
+	for i := range v.writers {
+		if v.writers[i].x == x {
+			return &v.writers[i]
+		}
+	}
+	return nil
+}
+
+// addWriter makes x a writer of f: by one more handle, or by a truncate that begins generation gen (0 for none).
+func (t *openTable) addWriter(f fid.FID, x *export, handles int, gen uint32) {
 	t.shard(f).with(f, func(v *openFile) {
-		for _, w := range v.writers {
-			if w == x {
-				return
+		w := v.find(x)
+		if w == nil {
+			if len(v.writers) == 0 {
+				v.tainted = false
 			}
+			v.writers = append(v.writers, writer{x: x})
+			w = &v.writers[len(v.writers)-1]
 		}
-		if len(v.writers) == 0 {
-			v.tainted = false
-		}
-		v.writers = append(v.writers, x)
+		w.handles += handles
+		w.gen = max(w.gen, gen)
 	})
 	x.setWriting(f, true)
 }
 
-// doneWriter takes x off the writers of f. last says that it was one and none is left; whole that no writer was evicted
-// meanwhile, so that what the last one reports is the file's size.
-func (t *openTable) doneWriter(f fid.FID, x *export) (last, whole bool) {
+// closeWrite counts a handle open for write less. The client stays a writer until it reports.
+func (t *openTable) closeWrite(f fid.FID, x *export) {
 	t.shard(f).with(f, func(v *openFile) {
-		if removeWriter(v, x) {
-			last, whole = len(v.writers) == 0, !v.tainted
+		if w := v.find(x); w != nil && w.handles > 0 {
+			w.handles--
 		}
 	})
-	x.setWriting(f, false)
+}
+
+// doneWriter takes x off the writers of f, on a report that follows generation gen. last says that it was one and none is
+// left; whole that no writer was evicted meanwhile, so that what the last one reports is the file's size.
+func (t *openTable) doneWriter(f fid.FID, x *export, gen uint32) (last, whole bool) {
+	gone := false
+	t.shard(f).with(f, func(v *openFile) {
+		if w := v.find(x); w == nil || w.handles > 0 || gen < w.gen {
+			return
+		}
+		v.remove(x)
+		gone, last, whole = true, len(v.writers) == 0, !v.tainted
+	})
+	if gone {
+		x.setWriting(f, false)
+	}
 	return last, whole
 }
 
 // evictWriter takes x off the writers of f without a report.
 func (t *openTable) evictWriter(f fid.FID, x *export) {
 	t.shard(f).with(f, func(v *openFile) {
-		if removeWriter(v, x) {
+		if v.find(x) != nil {
+			v.remove(x)
 			v.tainted = true
 		}
 	})
 }
 
-func removeWriter(v *openFile, x *export) bool {
-	for i, w := range v.writers {
-		if w == x {
+func (v *openFile) remove(x *export) {
+	for i := range v.writers {
+		if v.writers[i].x == x {
 			last := len(v.writers) - 1
-			v.writers[i], v.writers[last] = v.writers[last], nil
+			v.writers[i], v.writers[last] = v.writers[last], writer{}
 			v.writers = v.writers[:last]
-			return true
+			return
 		}
 	}
-	return false
-}
-
-// isWriter reports whether x is a writer of f.
-func (t *openTable) isWriter(f fid.FID, x *export) bool {
-	s := t.shard(f)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if v := s.files[f]; v != nil {
-		for _, w := range v.writers {
-			if w == x {
-				return true
-			}
-		}
-	}
-	return false
 }

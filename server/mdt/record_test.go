@@ -109,16 +109,14 @@ func TestMergersAreAssociative(t *testing.T) {
 	useOf := func(t *rapid.T) []byte {
 		var u use
 		for range rapid.IntRange(1, 3).Draw(t, "ids") {
-			u.add(rapid.Uint32Range(1, 700).Draw(t, "id"))
+			u.add(rapid.Uint32Range(1, 3*useWindow).Draw(t, "id"))
 		}
-		b := make([]byte, useSize)
-		u.put(b)
-		return b
+		return u.appendTo(nil)
 	}
 	base := inode{}
 	base.Mode = attr.TypeDir
 	folder := base.appendTo(nil)
-	seq := append(make([]byte, seqAtUse), make([]byte, useSize)...)
+	seq := append(make([]byte, seqAtUse), make([]byte, useMin)...)
 	check := func(t *rapid.T, m store.Merger, v, a, b, c []byte) {
 		if l, r := m.Combine(nil, m.Combine(nil, a, b), c), m.Combine(nil, a, m.Combine(nil, b, c)); !bytes.Equal(l, r) {
 			t.Fatalf("%T: (ab)c %x, a(bc) %x", m, l, r)
@@ -147,7 +145,7 @@ func TestUseRefusesUsedIDs(t *testing.T) {
 		var u use
 		used := map[uint32]bool{}
 		for range 200 {
-			id := rapid.Uint32Range(1, 2000).Draw(t, "id")
+			id := rapid.Uint32Range(1, 3*useWindow).Draw(t, "id")
 			want := used[id] || u.high >= useWindow && id <= u.high-useWindow
 			if u.has(id) != want {
 				t.Fatalf("id %d with high %d: has %v, want %v", id, u.high, u.has(id), want)
@@ -155,6 +153,12 @@ func TestUseRefusesUsedIDs(t *testing.T) {
 			if !want {
 				u.add(id)
 				used[id] = true
+			}
+			var v use
+			if b := u.appendTo(nil); len(b) > useMax {
+				t.Fatalf("%d bytes", len(b))
+			} else if v.decode(b); v != u {
+				t.Fatalf("%v became %v", u, v)
 			}
 		}
 	})

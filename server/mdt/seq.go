@@ -18,8 +18,8 @@ const (
 	// seqsPerExport bounds those that one client may hold unused parts of; the oldest are given up beyond it.
 	seqsPerExport = 64
 	// useWindow is how far below the highest id in use a lower one may still come: creates of one client run in parallel
-	// and overtake each other, never by more than the client has requests in flight.
-	useWindow = 256
+	// and overtake each other, by as many as wait for its slots.
+	useWindow = 2048
 )
 
 // A sequence's record, big-endian; the key is the sequence, 8 bytes:
@@ -28,18 +28,20 @@ const (
 //	 1  1  length of what precedes the use (24)
 //	 2  6  0
 //	 8 16  uuid of the client that it was given to
-//	24 36  use
+//	24  …  use
 //
 // Key 0 holds the next sequence to hand out: version, 7 zero bytes, sequence.
 //
 // A use, also the delta of one:
 //
 //	0  4  highest id in use
-//	4 32  bitmap: bit i says that id highest - i is in use
+//	4  …  bitmap of at most useWindow bits, without zero bytes at its end: bit i%8 of byte i/8 says that id highest - i
+//	      is in use
 const (
 	seqVersion = 1
 	seqAtUse   = 24
-	useSize    = 4 + useWindow/8
+	useMin     = 4
+	useMax     = useMin + useWindow/8
 )
 
 // use is which ids of a sequence name inodes, or did: ids are never used twice.
@@ -48,18 +50,29 @@ type use struct {
 	bits [useWindow / 64]uint64
 }
 
+// decode reads what appendTo wrote.
+// Precondition: useMin <= len(b) <= useMax.
 func (u *use) decode(b []byte) {
 	u.high = binary.BigEndian.Uint32(b)
-	for i := range u.bits {
-		u.bits[i] = binary.BigEndian.Uint64(b[4+8*i:])
+	u.bits = [useWindow / 64]uint64{}
+	for i, c := range b[useMin:] {
+		u.bits[i/8] |= uint64(c) << (i % 8 * 8)
 	}
 }
 
-func (u *use) put(b []byte) {
-	binary.BigEndian.PutUint32(b, u.high)
-	for i := range u.bits {
-		binary.BigEndian.PutUint64(b[4+8*i:], u.bits[i])
+func (u *use) appendTo(b []byte) []byte {
+	b = binary.BigEndian.AppendUint32(b, u.high)
+	words := len(u.bits)
+	for words > 0 && u.bits[words-1] == 0 {
+		words--
 	}
+	for _, w := range u.bits[:words] {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	for words > 0 && b[len(b)-1] == 0 {
+		b = b[:len(b)-1]
+	}
+	return b
 }
 
 // has reports whether id may not be used: it is in use or too far below the highest one.
@@ -128,24 +141,19 @@ func (useMerger) Combine(dst, a, b []byte) []byte {
 	u.decode(a)
 	v.decode(b)
 	u.join(v)
-	var out [useSize]byte
-	u.put(out[:])
-	return append(dst, out[:]...)
+	return u.appendTo(dst)
 }
 
 // Apply implements store.Merger. A sequence whose record is gone stays gone.
 func (useMerger) Apply(dst, base, delta []byte) []byte {
-	if len(base) < seqAtUse+useSize {
+	if len(base) < seqAtUse+useMin {
 		return append(dst, base...)
 	}
 	var u, v use
 	u.decode(base[seqAtUse:])
 	v.decode(delta)
 	u.join(v)
-	at := len(dst)
-	dst = append(dst, base...)
-	u.put(dst[at+seqAtUse:])
-	return dst
+	return u.appendTo(append(dst, base[:seqAtUse]...))
 }
 
 // seqUse is a sequence that a client holds.
@@ -194,7 +202,7 @@ func (o *op) newSequences() (fid.Seq, store.Transno, error) {
 	binary.BigEndian.PutUint64(next[8:], uint64(first+seqBatch))
 	o.tx.Put(h.tables.Sequence, o.seqKey(0), next)
 	for i := range fid.Seq(seqBatch) {
-		v := o.e.Alloc(seqAtUse + useSize)
+		v := o.e.Alloc(seqAtUse + useMin)
 		clear(v)
 		v[0], v[1] = seqVersion, seqAtUse
 		copy(v[8:], o.x.UUID[:])
@@ -255,9 +263,7 @@ func (s *export) sequence(seq fid.Seq) *seqUse {
 func (o *op) used(f fid.FID) {
 	var u use
 	u.add(f.OID)
-	b := o.e.Alloc(useSize)
-	u.put(b)
-	o.tx.Delta(o.h.tables.Sequence, o.seqKey(f.Seq), b)
+	o.tx.Delta(o.h.tables.Sequence, o.seqKey(f.Seq), u.appendTo(o.e.Alloc(useMin + 8)[:0]))
 }
 
 // loadSequences reads who holds which sequences, and where the next one is.
@@ -276,7 +282,7 @@ func (h *Handler) loadSequences(e *env.Env) error {
 			h.nextSeq = max(h.nextSeq, fid.Seq(binary.BigEndian.Uint64(v[8:])))
 			return true
 		}
-		if len(v) != seqAtUse+useSize {
+		if len(v) < seqAtUse+useMin || len(v) > seqAtUse+useMax {
 			bad = fmt.Errorf("%w: sequence %#x of %d bytes", errFormat, uint64(seq), len(v))
 			return false
 		}

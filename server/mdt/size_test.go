@@ -287,3 +287,37 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		}
 	}
 }
+
+// TestOvertakenReport: a report of "done" that an open or a truncate of the same client has overtaken ends nothing.
+func TestOvertakenReport(t *testing.T) {
+	c := newCluster(t)
+	cl := c.client()
+	r, err := cl.make(root, fid.Root, "f", reg|0o644, withOpen(oWronly))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fidOf(r.Attr)
+	valid := func() bool {
+		r, err := cl.getattr(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Attr.SizeValid
+	}
+	again, _ := cl.open(root, f, oWronly)
+	if err := cl.closeFile(f, r.Handle, report(10, 1, 0, true)); err != nil || valid() {
+		t.Errorf("valid with a handle open for write: %v", err)
+	}
+	if err := cl.closeFile(f, again.Handle, nil); err != nil || valid() {
+		t.Errorf("valid without a report: %v", err)
+	}
+	if _, err := cl.setattr(root, f, attr.ValidSize, &wirepb.Attr{Size: 5}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := cl.closeFile(f, 0, report(10, 1, 0, true)); err != nil || valid() {
+		t.Errorf("valid by a report from before the truncate: %v", err)
+	}
+	if err := cl.closeFile(f, 0, report(5, 1, 1, true)); err != nil || !valid() {
+		t.Errorf("not valid after the last report: %v", err)
+	}
+}
