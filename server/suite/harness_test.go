@@ -362,7 +362,10 @@ func (c *cluster) addProcesses(bin string, opts clusterOptions, hosts [3]string)
 	for i := range 2 {
 		args := []string{bin, "--role=oss", "--mgs", c.mgs, "--listen", listen[i+1], "--http", web[i+1]}
 		var folders []string
-		for ost := i; ost < c.osts; ost += 2 {
+		for ost := range c.osts {
+			if c.owner(ost) != i {
+				continue
+			}
 			dir := opts.ostData[ost]
 			if dir == "" {
 				dir = filepath.Join(c.base, fmt.Sprintf("ost%d", ost))
@@ -419,6 +422,11 @@ func (c *cluster) startAll() error {
 		}
 		if n.name == "mds" {
 			if err := n.waitListen(c.mgs); err != nil {
+				return err
+			}
+		}
+		if strings.HasPrefix(n.name, "oss") {
+			if err := n.waitTargets(); err != nil {
 				return err
 			}
 		}
@@ -525,8 +533,12 @@ func (c *cluster) server(t testing.TB, ost int) *node {
 	if c.layout == layoutAll {
 		return c.node(t, "all")
 	}
-	return c.node(t, fmt.Sprintf("oss%d", ost%2))
+	return c.node(t, fmt.Sprintf("oss%d", c.owner(ost)))
 }
+
+// owner is the number of the OSS that serves an OST: indices are given in the order of registration, and the first OSS
+// registers all of its own before the second one starts.
+func (c *cluster) owner(ost int) int { return ost * 2 / c.osts }
 
 // tails returns the last lines of every node's log.
 func (c *cluster) tails() string {
@@ -699,18 +711,24 @@ func (n *node) kill(t testing.TB) {
 func (n *node) again(t testing.TB) {
 	t.Helper()
 	must(t, n.start())
-	must(t, poll(startTimeout, func() error {
+	if strings.HasPrefix(n.name, "oss") {
+		must(t, n.waitTargets())
+	}
+}
+
+// waitTargets waits until the targets of an OSS have registered.
+func (n *node) waitTargets() error {
+	return poll(startTimeout, func() error {
 		select {
 		case <-n.done:
 			return fmt.Errorf("node %s has ended: %v", n.name, n.err)
 		default:
 		}
-		if strings.HasPrefix(n.name, "oss") &&
-			bytes.Count(n.lastRun(), []byte(": registered")) < len(n.data) {
+		if bytes.Count(n.lastRun(), []byte(": registered")) < len(n.data) {
 			return retry("%s has not registered all its targets", n.name)
 		}
 		return nil
-	}))
+	})
 }
 
 // retryError tells poll to try again.
