@@ -173,3 +173,12 @@ func (v *openFile) remove(x *export) {
 		}
 	}
 }
+
+// isWriter reports whether x is a writer of f.
+func (t *openTable) isWriter(f fid.FID, x *export) bool {
+	s := t.shard(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.files[f]
+	return v != nil && v.find(x) != nil
+}

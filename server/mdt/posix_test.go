@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/layout"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
@@ -309,6 +311,52 @@ func TestCapabilitiesGo(t *testing.T) {
 		}
 		_, err = cl.xattr(wire.OpGetxattr, root, f, attr.XattrCapability, nil, 0)
 		wantKind(t, k.what, err, status.NoData)
+	}
+}
+
+// TestKillSuidNeedsAWriter: clearing set-uid as a write does is for those who write.
+func TestKillSuidNeedsAWriter(t *testing.T) {
+	c := newCluster(t)
+	cl := c.client()
+	f := cl.must(fid.Root, "f", reg|0o4755)
+	_, err := cl.setattr(user, f, attr.ValidKillSuid, nil, 0)
+	wantKind(t, "without write permission", err, status.Access)
+	if _, err := cl.open(root, f, oWronly); err != nil {
+		t.Fatal(err)
+	}
+	r, err := cl.setattr(user, f, attr.ValidKillSuid, nil, 0)
+	if err != nil || r.Attr.Mode&0o7777 != 0o755 {
+		t.Errorf("through an open handle of the client: %v %v", r, err)
+	}
+}
+
+// TestManyOrphans: a start removes all that was unlinked while open, in several transactions.
+func TestManyOrphans(t *testing.T) {
+	c := newCluster(t)
+	cl := c.client()
+	var last *wirepb.EntryReply
+	for range 2*orphanBatch + 10 {
+		r, err := cl.make(root, fid.Root, "", reg|0o600, withOpen(oRdwr), func(m *wirepb.CreateRequest) { m.Tmpfile = true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = r
+	}
+	if err := cl.do(wire.OpSync, &wirepb.SyncRequest{All: true}, nil); err != nil {
+		t.Fatal(err)
+	}
+	cl.close()
+	c.restart(true)
+	var l layout.Layout
+	if err := l.Decode(last.Layout); err != nil {
+		t.Fatal(err)
+	}
+	s := l.Components[0].Stripes[0]
+	eventually(t, "the last object's end", func() bool { return c.osts[s.OST].isDestroyed(s.Object.ID) })
+	checkDevice(t, c.dev)
+	e, n := env.New(), 0
+	if err := c.dev.Scan(e, TablesAt(2).Inode, nil, nil, func(_, _ []byte) bool { n++; return true }); err != nil || n != 1 {
+		t.Errorf("%d inodes left, %v", n, err)
 	}
 }
 

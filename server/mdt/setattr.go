@@ -66,6 +66,11 @@ func (o *op) maySetattr(m *wirepb.SetattrRequest, n *inode, a *attr.Attr, valid 
 			return err
 		}
 	}
+	if valid.Has(attr.ValidKillSuid) && !valid.Has(attr.ValidSize) && !o.h.opens.isWriter(n.FID, o.xs) {
+		if err := permission(c, n, mayWrite); err != nil {
+			return err // Whoever cannot write cannot clear set-uid either.
+		}
+	}
 	const fixed = attr.FlagAppend | attr.FlagImmutable
 	if valid.Any(attr.ValidMode|attr.ValidUID|attr.ValidGID) || explicit {
 		if n.Flags&fixed != 0 {
