@@ -1,6 +1,9 @@
 package target
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"time"
 
 	"github.com/strakefs/strake/fs/rpc"
@@ -28,7 +31,7 @@ func (t *Target) admitLocked(conn *rpc.Conn, r *wirepb.ConnectRequest) (x, dead 
 		x.Peer = string(trim([]byte(conn.Peer()))) // The peer's own words, and its address.
 	}
 	if t.o.SoleWriter && x.writer() {
-		if dead, err := t.soleWriterLocked(); dead != nil || err != nil {
+		if dead, err := t.soleWriterLocked(r.Peer); dead != nil || err != nil {
 			return nil, dead, err
 		}
 	}
@@ -42,27 +45,65 @@ func (t *Target) admitLocked(conn *rpc.Conn, r *wirepb.ConnectRequest) (x, dead 
 	return x, nil, nil
 }
 
-// soleWriterLocked refuses a writer while another one holds the file system. A holder whose connections have been gone for
-// Grace is returned: it is dead and must end first.
-func (t *Target) soleWriterLocked() (dead *Export, err error) {
+// graceError says that the holder is dead and that its grace has not passed yet.
+type graceError struct {
+	left time.Duration
+	text error
+}
+
+func (e *graceError) Error() string { return e.text.Error() }
+func (e *graceError) Unwrap() error { return e.text }
+
+// soleWriterLocked refuses a writer while another one holds the file system. A holder without a connection is returned when
+// it must end first: Grace has passed, or who asks is its successor, the same mount of the same host, which cannot be
+// there twice. Before that it is a *graceError.
+func (t *Target) soleWriterLocked(peer []byte) (dead *Export, err error) {
 	for _, h := range t.exports {
 		if !h.writer() {
 			continue
 		}
 		alone := h.aloneFor()
-		if alone >= t.o.Grace {
+		if alone >= t.o.Grace || alone > 0 && h.namedBy(peer) {
 			return h, nil
 		}
 		if alone > 0 {
-			return nil, status.Errorf(status.Refused,
+			left := t.o.Grace - alone
+			return nil, &graceError{left: left, text: status.Errorf(status.Refused,
 				"%s: %s, connected since %s, went away without unmounting: try again in %v",
-				t.o.Name, h.Peer, h.Since.Format(time.DateTime), (t.o.Grace-alone).Round(time.Second)+time.Second)
+				t.o.Name, h.Peer, h.Since.Format(time.DateTime), left.Round(time.Second)+time.Second)}
 		}
 		return nil, status.Errorf(status.Refused,
 			"%s: mounted read-write by %s since %s: only one read-write mount is admitted; unmount it there, or mount with -o ro",
 			t.o.Name, h.Peer, h.Since.Format(time.DateTime))
 	}
 	return nil, nil
+}
+
+// namedBy reports whether the export's client called itself peer. Peer is that, and behind it the address.
+func (x *Export) namedBy(peer []byte) bool {
+	return len(peer) > 0 && (x.Peer == string(peer) || strings.HasPrefix(x.Peer, string(peer)+" ("))
+}
+
+// connectWait is how long Connect waits for a dead writer's grace to pass. It is below the time that an import gives one
+// connect, 10 s; who would have to wait longer is told so.
+const connectWait = 6 * time.Second
+
+// waitGrace waits for a grace that is short enough; else it returns the refusal.
+func (t *Target) waitGrace(ctx context.Context, err error) error {
+	var g *graceError
+	if !errors.As(err, &g) || g.left > connectWait {
+		return err
+	}
+	timer := time.NewTimer(g.left)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return err
+	case <-t.stop:
+		return status.Errorf(status.Stopping, "%s is stopping", t.o.Name)
+	}
 }
 
 // evictLoop ends the exports whose clients stay away.

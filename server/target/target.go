@@ -183,7 +183,7 @@ func (t *Target) Connect(ctx context.Context, conn *rpc.Conn, r *wirepb.ConnectR
 		return t.joinBulk(conn, r)
 	}
 	for {
-		x, recovered, err := t.exportFor(conn, r)
+		x, recovered, err := t.exportFor(ctx, conn, r)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -256,7 +256,7 @@ func (t *Target) joinBulk(conn *rpc.Conn, r *wirepb.ConnectRequest) (rpc.Session
 }
 
 // exportFor finds or makes the export of a client; recovered says that it was there before.
-func (t *Target) exportFor(conn *rpc.Conn, r *wirepb.ConnectRequest) (x *Export, recovered bool, err error) {
+func (t *Target) exportFor(ctx context.Context, conn *rpc.Conn, r *wirepb.ConnectRequest) (x *Export, recovered bool, err error) {
 	for {
 		t.mu.Lock()
 		if x := t.exports[[16]byte(r.Uuid)]; x != nil {
@@ -269,7 +269,10 @@ func (t *Target) exportFor(conn *rpc.Conn, r *wirepb.ConnectRequest) (x *Export,
 		x, dead, err := t.admitLocked(conn, r)
 		t.mu.Unlock()
 		if err != nil {
-			return nil, false, err
+			if err = t.waitGrace(ctx, err); err != nil {
+				return nil, false, err
+			}
+			continue
 		}
 		if dead != nil {
 			t.end(dead, "evicted: another client wants its place")
