@@ -55,8 +55,7 @@ func (e *graceError) Error() string { return e.text.Error() }
 func (e *graceError) Unwrap() error { return e.text }
 
 // soleWriterLocked refuses a writer while another one holds the file system. A holder without a connection is returned when
-// it must end first: Grace has passed, or who asks is its successor, the same mount of the same host, which cannot be
-// there twice. Before that it is a *graceError.
+// it must end first: Grace has passed, or who asks is its successor, the same mount point of the same host. Before that it is a *graceError.
 func (t *Target) soleWriterLocked(peer []byte) (dead *Export, err error) {
 	for _, h := range t.exports {
 		if !h.writer() {
@@ -79,9 +78,13 @@ func (t *Target) soleWriterLocked(peer []byte) (dead *Export, err error) {
 	return nil, nil
 }
 
-// namedBy reports whether the export's client called itself peer. Peer is that, and behind it the address.
+// namedBy reports whether the export's client called itself as peer does, but for the process id.
 func (x *Export) namedBy(peer []byte) bool {
-	return len(peer) > 0 && (x.Peer == string(peer) || strings.HasPrefix(x.Peer, string(peer)+" ("))
+	words := string(peer)
+	if i := strings.LastIndex(words, " (pid "); i >= 0 {
+		words = words[:i]
+	}
+	return words != "" && (x.Peer == words || strings.HasPrefix(x.Peer, words+" ("))
 }
 
 // connectWait is how long Connect waits for a dead writer's grace to pass. It is below the time that an import gives one

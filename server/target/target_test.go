@@ -426,7 +426,7 @@ func TestDeadWriterWithALongGraceIsNamed(t *testing.T) {
 // export of its predecessor.
 func TestSuccessorNeedsNoGrace(t *testing.T) {
 	f := newFixture(t, target.Options{SoleWriter: true, Grace: time.Hour})
-	a := f.dial(rpc.ImportOptions{Peer: "host:/mnt"})
+	a := f.dial(rpc.ImportOptions{Peer: "host:/mnt (pid 1)"})
 	if err := a.Connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -440,7 +440,7 @@ func TestSuccessorNeedsNoGrace(t *testing.T) {
 	if f.target.Count() != 1 {
 		t.Fatalf("%d exports restored", f.target.Count())
 	}
-	b := f.dial(rpc.ImportOptions{Peer: "host:/mnt"})
+	b := f.dial(rpc.ImportOptions{Peer: "host:/mnt (pid 2)"})
 	if err := b.Connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
