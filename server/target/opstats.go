@@ -25,8 +25,8 @@ func (s *opStats) register(o *Options, t *Target) {
 	}
 	base := o.Prefix + "." + o.Name
 	for op := wire.Op(1); op < 0x400; op++ {
-		if !op.Known() || (op >= 0x100 && op < 0x200) {
-			continue
+		if !op.Known() || op < wire.OpStatfs || (op >= 0x100 && op < 0x200) {
+			continue // Connects and pings do not come here, the MGS has its own figures.
 		}
 		if mdt := op >= 0x200 && op < 0x300; op >= 0x100 && mdt != (o.Prefix == "mdt") {
 			continue
