@@ -20,6 +20,9 @@ const (
 	nowValid   = attr.ValidAtimeNow | attr.ValidMtimeNow
 )
 
+// ownChecks are changes that clear set-uid too, under checks of their own.
+const ownChecks = attr.ValidSize | attr.ValidUID | attr.ValidGID | attr.ValidMode
+
 // setattr changes attributes as notify_change of Linux does. A new size is only noted: the client that asks becomes a writer,
 // cuts the objects and reports.
 func (o *op) setattr() error {
@@ -66,7 +69,7 @@ func (o *op) maySetattr(m *wirepb.SetattrRequest, n *inode, a *attr.Attr, valid 
 			return err
 		}
 	}
-	if valid.Has(attr.ValidKillSuid) && !valid.Has(attr.ValidSize) && !o.h.opens.isWriter(n.FID, o.xs) {
+	if valid.Has(attr.ValidKillSuid) && !valid.Any(ownChecks) && !owner(c, n) && !o.h.opens.isWriter(n.FID, o.xs) {
 		if err := permission(c, n, mayWrite); err != nil {
 			return err // Whoever cannot write cannot clear set-uid either.
 		}
