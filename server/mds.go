@@ -71,7 +71,7 @@ func (n *Node) openDevice(dir string, kind store.TargetKind, specs []store.Spec)
 		return nil, err
 	}
 	return boltdev.Open(boltdev.Options{
-		Dir: dir, Specs: specs, Log: n.log, Stats: n.o.Stats, StatsClass: "osd-strake", StatsName: filepath.Base(dir),
+		Dir: dir, Specs: specs, Log: n.log, Stats: n.o.Stats, StatsClass: "osd-strake", StatsName: hex.EncodeToString(uuid[:]),
 		Label: store.Label{FSName: n.o.Config.FSName, Kind: kind, Index: -1, UUID: hex.EncodeToString(uuid[:])},
 	})
 }
@@ -139,6 +139,7 @@ func (n *Node) startMDS(ctx context.Context) error {
 		return fmt.Errorf("MDT in %s: %w", m.dir, err)
 	}
 	m.name = mgs.TargetName(label.FSName, mgs.KindMDT, uint32(label.Index))
+	m.dev.SetStatsName(m.name)
 	uuid, err := newUUID()
 	if err != nil {
 		return err

@@ -44,6 +44,7 @@ func (n *Node) startOSS(ctx context.Context) error {
 		}
 		o.index = uint32(label.Index)
 		o.name = mgs.TargetName(label.FSName, mgs.KindOST, o.index)
+		o.dev.SetStatsName(o.name)
 		o.ost, err = ost.New(ctx, ost.Options{Name: o.name, FSName: label.FSName, Device: o.dev, Log: n.log, Stats: n.o.Stats})
 		if err != nil {
 			return err

@@ -207,6 +207,42 @@ func (r *Registry) Unregister(prefix string) {
 	}
 }
 
+// Rename moves all paths below a prefix below another one, and with them the value of every label that was the
+// prefix's last element to the new one's: a device is measured before it knows which target it is. It panics when a path
+// is taken.
+func (r *Registry) Rename(prefix, to string) {
+	prefix, to = strings.TrimSuffix(prefix, "."), strings.TrimSuffix(to, ".")
+	if prefix == "" || prefix == to {
+		return
+	}
+	was, is := prefix[strings.LastIndexByte(prefix, '.')+1:], to[strings.LastIndexByte(to, '.')+1:]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for path, e := range r.entries {
+		rest, ok := strings.CutPrefix(path, prefix+".")
+		if !ok {
+			continue
+		}
+		moved := *e
+		moved.Path = to + "." + rest
+		moved.slashed = strings.ReplaceAll(moved.Path, ".", "/")
+		moved.Labels = slices.Clone(e.Labels)
+		for i := range moved.Labels {
+			if moved.Labels[i].Value == was {
+				moved.Labels[i].Value = is
+			}
+		}
+		if r.entries[moved.Path] != nil {
+			panic(fmt.Sprintf("stats: %s is taken, %s cannot move there", moved.Path, path))
+		}
+		r.leaveFamilyLocked(e)
+		delete(r.entries, path)
+		r.joinFamilyLocked(&moved)
+		r.entries[moved.Path] = &moved
+	}
+	r.sorted = nil
+}
+
 // Walk calls fn for each path that matches, in the order of paths, until fn returns an
 // error, which it returns. pattern is lctl's glob: '*', '?', [a-z] and {a,b} inside
 // elements, such as "*.*.read_bytes"; a last element "**" matches all below; "" matches all.

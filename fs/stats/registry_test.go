@@ -222,3 +222,28 @@ func TestRegistryConcurrent(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+func TestRenameMovesPathsAndLabels(t *testing.T) {
+	r := stats.NewRegistry()
+	c := r.Counter("osd.abc.commits", "Commits.", stats.Metric("osd_commits_total"), stats.Label{Name: "target", Value: "abc"})
+	c.Add(3)
+	r.Counter("osd.abcd.commits", "Commits.", stats.Metric("osd_commits_total"), stats.Label{Name: "target", Value: "abcd"})
+	r.Rename("osd.abc.", "osd.strake-OST0000.")
+	got := map[string]string{}
+	if err := r.Walk("", func(e stats.Entry) error {
+		got[e.Path] = e.Labels[0].Value
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"osd.strake-OST0000.commits": "strake-OST0000", "osd.abcd.commits": "abcd"}
+	if len(got) != 2 || got["osd.strake-OST0000.commits"] != want["osd.strake-OST0000.commits"] || got["osd.abcd.commits"] != "abcd" {
+		t.Fatalf("%v", got)
+	}
+	// The name that was left is free again, and the counter handed out is the one that moved.
+	r.Counter("osd.abc.commits", "Commits.", stats.Metric("osd_commits_total"), stats.Label{Name: "target", Value: "abc"})
+	c.Add(1)
+	if r.Counter("osd.strake-OST0000.commits", "Commits.", stats.Metric("osd_commits_total")).Load() != 4 {
+		t.Fatal("the counter that moved does not count")
+	}
+}

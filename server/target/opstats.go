@@ -31,7 +31,7 @@ func (s *opStats) register(o *Options, t *Target) {
 		if mdt := op >= 0x200 && op < 0x300; op >= 0x100 && mdt != (o.Prefix == "mdt") {
 			continue
 		}
-		s.times[op] = o.Stats.Histogram(base+".stats."+op.String(), "Service time of "+op.String()+" requests.",
+		s.times[op] = o.Stats.Histogram(base+".stats."+op.String(), "Service time of requests, by operation.",
 			stats.Metric("strake_"+o.Prefix+"_op_seconds"),
 			stats.Label{Name: "target", Value: o.Name}, stats.Label{Name: "op", Value: op.String()})
 	}

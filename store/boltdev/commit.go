@@ -91,10 +91,11 @@ func (d *Device) commit(l *layer) error {
 	if err := d.write(l); err != nil {
 		return err
 	}
+	// What the layer took must be known before it stops counting as pending, or the next one is promised it too.
+	d.measure()
 	// Readers that see the view without the layer must read a database with it.
 	d.readers.renew()
 	d.stats.committed(l, time.Since(start))
-	d.space.stale.Store(true)
 	last := store.Transno(l.last.Load())
 	d.mu.Lock()
 	d.syncing = nil
@@ -107,6 +108,15 @@ func (d *Device) commit(l *layer) error {
 		fn(last)
 	}
 	return nil
+}
+
+// measure takes the database's size and the room left as they are now. Figures that cannot be had stay as they were.
+func (d *Device) measure() {
+	_ = d.db.View(func(tx *bolt.Tx) error {
+		d.dbBytes.Store(tx.Size())
+		return nil
+	})
+	_, _ = d.space.refresh()
 }
 
 // update runs a write transaction of the database. A damaged page makes bbolt panic, a page that cannot be read makes

@@ -39,6 +39,9 @@ type objects struct {
 	files fileCache
 
 	flushMu sync.Mutex // held over one flush: who comes meanwhile waits, and has then little to do
+	// inherited says that an earlier process may have left changes in the host's page cache that nobody here knows of: the
+	// first flush takes the whole file system. guarded by flushMu
+	inherited bool
 	mu      sync.Mutex
 	fds     map[folder]*os.File // open folders; guarded by mu
 	// dirty is the objects with changes that no flush has taken, dirtyDirs the folders; flushing is the folders of a
@@ -295,11 +298,11 @@ func (o *objects) Flush(ctx context.Context) error {
 		o.files.clean(id)
 	}
 	o.mu.Unlock()
-	if len(dirty)+len(dirs) == 0 {
+	if len(dirty)+len(dirs) == 0 && !o.inherited {
 		return nil
 	}
 	err := o.d.fault("flush")
-	if err == nil && len(dirty)+len(dirs) <= flushEach {
+	if err == nil && len(dirty)+len(dirs) <= flushEach && !o.inherited {
 		err = o.flushFiles(dirty, dirs)
 	} else if err == nil {
 		o.d.stats.syncfs.Inc()
@@ -309,6 +312,7 @@ func (o *objects) Flush(ctx context.Context) error {
 		o.d.stop(fmt.Errorf("flush of objects: %w", err))
 		return o.d.Err()
 	}
+	o.inherited = false
 	o.mu.Lock()
 	o.flushing = nil
 	o.mu.Unlock()

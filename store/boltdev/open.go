@@ -365,6 +365,7 @@ func (d *Device) begin(starts uint64) error {
 	if err := d.objects.init(d); err != nil {
 		return err
 	}
+	d.objects.inherited = true
 	err := d.update(func(tx *bolt.Tx) error {
 		for _, s := range d.o.Specs {
 			if _, err := tx.CreateBucketIfNotExists(bucketOf(s.Name)); err != nil {

@@ -116,6 +116,17 @@ func (d *Device) figure(f func(*bolt.Tx) int64) func() int64 {
 	}
 }
 
+// SetStatsName gives the device's figures another name: a device is opened before it knows which target it is.
+// Precondition: no other device of the registry has the name.
+func (d *Device) SetStatsName(name string) {
+	if d.o.Stats == nil {
+		return
+	}
+	old := d.o.prefix()
+	d.o.StatsName = name
+	d.o.Stats.Rename(old, d.o.prefix())
+}
+
 // unregister takes the figures out of the registry.
 func (d *Device) unregister() {
 	if d.o.Stats != nil {
