@@ -26,7 +26,12 @@ import (
 // checkDevice checks the invariants of doc.go over all records of a device.
 func checkDevice(t *testing.T, dev store.Device) {
 	t.Helper()
-	e, tables := env.New(), TablesAt(2)
+	checkDeviceAt(t, dev, TablesAt(2))
+}
+
+func checkDeviceAt(t *testing.T, dev store.Device, tables Tables) {
+	t.Helper()
+	e := env.New()
 	inodes := map[fid.FID]*inode{}
 	scan := func(tb store.Table, fn func(k, v []byte)) {
 		if err := dev.Scan(e, tb, nil, nil, func(k, v []byte) bool {
