@@ -5,7 +5,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/strakefs/strake/fs/layout"
 	"github.com/strakefs/strake/fs/mgc"
@@ -60,6 +62,45 @@ func (n *Node) openMDT() error {
 			return err
 		}
 		n.mds = &mds{dir: t.Dir, dev: dev}
+	}
+	return nil
+}
+
+// checkFolders refuses a data folder that cannot be ours before anything is made or opened.
+func (n *Node) checkFolders() error {
+	if base := n.o.Config.Base; base != "" {
+		if err := checkBase(base); err != nil {
+			return err
+		}
+	}
+	for _, t := range n.o.Config.Targets {
+		kind := store.KindOST
+		if t.Kind == config.MDT {
+			kind = store.KindMDT
+		}
+		err := boltdev.Check(boltdev.Options{Dir: t.Dir, Label: store.Label{FSName: n.o.Config.FSName, Kind: kind}})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkBase refuses a base folder that holds something else than targets.
+func checkBase(dir string) error {
+	names, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("data folder %s: %w", dir, err)
+	}
+	for _, e := range names {
+		n := e.Name()
+		target := strings.HasPrefix(n, "mdt") || strings.HasPrefix(n, "ost")
+		if !target && n != "lost+found" {
+			return fmt.Errorf("data folder %s: %w: it holds %q (give an empty folder)", dir, boltdev.ErrForeign, n)
+		}
 	}
 	return nil
 }

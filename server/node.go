@@ -88,6 +88,9 @@ func (n *Node) start(ctx context.Context) error {
 	if n.o.Config.MDTs()+n.o.Config.OSTs() == 0 {
 		return nil
 	}
+	if err := n.checkFolders(); err != nil {
+		return err
+	}
 	if err := n.openPorts(); err != nil {
 		return err
 	}

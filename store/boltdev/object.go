@@ -42,8 +42,8 @@ type objects struct {
 	// inherited says that an earlier process may have left changes in the host's page cache that nobody here knows of: the
 	// first flush takes the whole file system. guarded by flushMu
 	inherited bool
-	mu      sync.Mutex
-	fds     map[folder]*os.File // open folders; guarded by mu
+	mu        sync.Mutex
+	fds       map[folder]*os.File // open folders; guarded by mu
 	// dirty is the objects with changes that no flush has taken, dirtyDirs the folders; flushing is the folders of a
 	// flush that is under way. guarded by mu
 	dirty     map[fid.ObjectID]bool

@@ -377,3 +377,45 @@ func walk(t *testing.T, r *stats.Registry, pattern string) []stats.Entry {
 	}
 	return all
 }
+
+func TestCheckSaysWhatOpenWouldAndChangesNothing(t *testing.T) {
+	dir := tempDir(t)
+	o := options(dir + "/d")
+	if err := boltdev.Check(o); err != nil {
+		t.Fatalf("an absent folder: %v", err)
+	}
+	if _, err := os.Stat(dir + "/d"); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("the folder was made: %v", err)
+	}
+	mustClose(t, mustOpen(t, o))
+	before, err := os.ReadFile(dir + "/d/meta.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := boltdev.Check(o); err != nil {
+		t.Fatalf("a good folder: %v", err)
+	}
+	other := o
+	other.Label.FSName = "other"
+	if err := boltdev.Check(other); !errors.Is(err, boltdev.ErrMismatch) {
+		t.Fatalf("another file system's: %v", err)
+	}
+	if err := os.WriteFile(dir+"/d/meta.db", before[:4096], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := boltdev.Check(o); !errors.Is(err, boltdev.ErrCorrupt) {
+		t.Fatalf("a truncated database: %v", err)
+	}
+	if after, err := os.ReadFile(dir + "/d/meta.db"); err != nil || len(after) != 4096 {
+		t.Fatalf("the file was changed: %d bytes, %v", len(after), err)
+	}
+	if err := os.Mkdir(dir+"/foreign", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/foreign/holiday.jpg", []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := boltdev.Check(options(dir + "/foreign")); !errors.Is(err, boltdev.ErrForeign) {
+		t.Fatalf("a foreign folder: %v", err)
+	}
+}
