@@ -17,6 +17,8 @@ type Dir struct {
 	c   *Client
 	f   fid.FID
 	who mdc.Caller
+	// handle is the MDT's number of the open.
+	handle uint64
 
 	mu sync.Mutex
 	// buf holds fetched entries; next is their undelivered rest. guarded by mu
@@ -31,13 +33,20 @@ type Dir struct {
 	pending bool
 }
 
-// OpenDir opens a folder for reading. Permission was checked by the kernel with the attributes it has, and is checked by
-// the MDT with each fetch.
-func (c *Client) OpenDir(who *mdc.Caller, f fid.FID) *Dir {
-	d := &Dir{c: c, f: f, who: *who}
+// OpenDir opens a folder for reading. It lives on at the MDT without a name until Release, as an open file does.
+func (c *Client) OpenDir(ctx context.Context, who *mdc.Caller, f fid.FID, flags uint32) (*Dir, error) {
+	e := c.entry()
+	defer c.putEntry(e)
+	if err := c.mdc.Open(ctx, who, f, flags, e); err != nil {
+		return nil, err
+	}
+	d := &Dir{c: c, f: f, who: *who, handle: e.Handle}
 	d.who.Groups = append([]uint32(nil), who.Groups...)
-	return d
+	return d, nil
 }
+
+// Release ends the use of the folder. It waits for nothing.
+func (d *Dir) Release() { d.c.mdc.QueueReport(mdc.Report{FID: d.f, Handle: d.handle}) }
 
 // Read delivers entries behind cookie to fn until fn refuses one (it is delivered again by the next Read) or the folder
 // ends. fresh says that the entry's attributes are as new as the kernel's. plus asks for attributes. fn must not keep

@@ -1,6 +1,7 @@
 package fusefs
 
 import (
+	"context"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -102,6 +103,9 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	if valid.Has(attr.ValidMtimeNow) {
 		valid &^= attr.ValidMtime
 	}
+	if valid == 0 {
+		return f.chownNobody(ctx, &who, in, out)
+	}
 	set := client.Setting{Valid: valid, Attr: attr.Attr{
 		Mode: in.Mode & attr.PermMask, UID: in.Uid, GID: in.Gid, Size: in.Size,
 		Atime: attr.Time{Sec: int64(in.Atime), Nsec: in.Atimensec},
@@ -112,6 +116,24 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	}
 	var a attr.Attr
 	if err := f.c.Setattr(ctx, &who, f.node(in.NodeId), &set, &a); err != nil {
+		return f.code("setattr", in.NodeId, err)
+	}
+	f.putAttr(&a, &out.Attr)
+	out.SetTimeout(f.timeout())
+	return fuse.OK
+}
+
+// chownNobody is chown(2) with -1 for both ids, the one call that sets nothing: like every chown it clears set-uid, and
+// set-gid where the group can execute.
+func (f *FS) chownNobody(ctx context.Context, who *mdc.Caller, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+	var a attr.Attr
+	node := f.node(in.NodeId)
+	err := f.c.Getattr(ctx, who, node, &a)
+	if err == nil && !a.IsDir() && a.Mode&(attr.SetUID|attr.SetGID) != 0 {
+		set := client.Setting{Valid: attr.ValidUID | attr.ValidGID, Attr: attr.Attr{UID: a.UID, GID: a.GID}}
+		err = f.c.Setattr(ctx, who, node, &set, &a)
+	}
+	if err != nil {
 		return f.code("setattr", in.NodeId, err)
 	}
 	f.putAttr(&a, &out.Attr)

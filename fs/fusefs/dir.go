@@ -6,17 +6,27 @@ import (
 )
 
 // OpenDir opens a folder.
-func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+func (f *FS) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	ctx := f.requests.begin(cancel, in.Pid)
+	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
+	d, err := f.c.OpenDir(ctx, &who, f.node(in.NodeId), in.Flags)
+	if err != nil {
+		return f.code("opendir", in.NodeId, err)
+	}
 	fh := f.nextFh.Add(1)
-	f.dirs.Store(fh, f.c.OpenDir(&who, f.node(in.NodeId)))
+	f.dirs.Store(fh, d)
 	*out = fuse.OpenOut{Fh: fh}
 	return fuse.OK
 }
 
 // ReleaseDir closes a folder.
-func (f *FS) ReleaseDir(in *fuse.ReleaseIn) { f.dirs.Delete(in.Fh) }
+func (f *FS) ReleaseDir(in *fuse.ReleaseIn) {
+	if d, ok := f.dirs.LoadAndDelete(in.Fh); ok {
+		d.Release()
+	}
+}
 
 // ReadDir lists names.
 func (f *FS) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {

@@ -62,6 +62,12 @@ func (f *FS) close() {
 		}
 		return true
 	})
+	f.dirs.Range(func(fh uint64, d *client.Dir) bool {
+		if _, ok := f.dirs.LoadAndDelete(fh); ok {
+			d.Release()
+		}
+		return true
+	})
 }
 
 // String names the file system in traces.

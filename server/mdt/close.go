@@ -131,9 +131,15 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 func (o *op) applyReport(n *inode, r *wirepb.SizeReport, settled bool) (changed bool) {
 	valid := attr.Valid(r.Valid)
 	was := n.Attr
-	if valid.Has(attr.ValidSize) && r.Size <= attr.SizeMax && !n.SizeValid {
+	switch {
+	case !valid.Has(attr.ValidSize) || r.Size > attr.SizeMax:
+	case !n.SizeValid:
 		n.Size, n.Blocks = r.Size, r.Blocks
 		n.SizeValid = settled
+	case r.Size != n.Size:
+		// A writer that this target does not know: its open was lost with a crash. What it wrote is on the OSTs, so they
+		// are asked from now on.
+		n.SizeValid = false
 	}
 	if r.SetattrGen == n.SetattrGen && r.MtimeNsec < 1e9 && r.AtimeNsec < 1e9 {
 		o.reportTimes(n, r, valid)

@@ -322,6 +322,8 @@ func (o *op) publishCreate(m *wirepb.CreateRequest, entry *dirent) error {
 	o.used(n.FID)
 	r := o.entryReply(n)
 	r.Created = m.Open
+	// The first writer need not ask for the size of what is new.
+	r.Attr.SizeValid = true
 	if m.Open {
 		id, err := o.openHandle(n, m.Flags)
 		if err != nil {

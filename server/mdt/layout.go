@@ -40,6 +40,9 @@ func (o *op) setLayout() error {
 	case attr.TypeDir:
 		return o.setDefault(f, m.Layout)
 	case attr.TypeFile:
+		if len(m.Layout) == 0 {
+			return status.Errorf(status.Invalid, "mdt: a file's layout cannot be removed, a folder's default can")
+		}
 		return o.restripe(m, f)
 	}
 	return status.Invalid
@@ -113,6 +116,10 @@ func (o *op) restripeLocked(f fid.FID, objects *osp.Allocation) error {
 	}
 	if n.flags&recWritten != 0 || n.Size > 0 {
 		return status.Errorf(status.Exist, "mdt: the layout of a file that was written cannot change")
+	}
+	if o.h.opens.count(f) > 0 {
+		// Who has it open reads the old objects.
+		return status.Errorf(status.Busy, "mdt: the layout of an open file cannot change")
 	}
 	o.beginTx()
 	gen := uint32(1)

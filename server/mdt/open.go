@@ -47,10 +47,13 @@ func (o *op) openFID(f fid.FID, flags uint32, caller *wirepb.Caller) error {
 		return err
 	}
 	o.beginTx()
+	// What the size was worth before this open: a writer that knows it need not ask the OSTs.
+	known := n.SizeValid || flags&oTrunc != 0
 	if n.IsFile() && changes {
 		o.openForWrite(n, flags)
 	}
 	r := o.entryReply(n)
+	r.Attr.SizeValid = known
 	id, err := o.openHandle(n, flags)
 	if err != nil {
 		return err

@@ -40,8 +40,11 @@ func TestSizeValid(t *testing.T) {
 	}
 	ra, _ := a.open(root, f, oWronly)
 	rb, _ := b.open(root, f, oRdwr)
-	if attrs().SizeValid || ra.Attr.SizeValid {
+	if attrs().SizeValid {
 		t.Fatal("valid while two write")
+	}
+	if !ra.Attr.SizeValid || rb.Attr.SizeValid {
+		t.Fatalf("the first writer is told what was true before its open: %v; the second: %v", ra.Attr, rb.Attr)
 	}
 	if err := a.closeFile(f, ra.Handle, report(100, 5000000000, 0, true)); err != nil {
 		t.Fatal(err)
@@ -63,6 +66,15 @@ func TestSizeValid(t *testing.T) {
 	}
 	if x := attrs(); !x.SizeValid || x.Size != 200 || x.MtimeSec != 5000000001 {
 		t.Fatalf("after the last report: %v", x)
+	}
+	// A size from a writer that this target does not know (its open was lost in a crash) is not believed, and not ignored.
+	stranger := report(777, 0, 0, false)
+	stranger.Seq, stranger.Oid = uint64(f.Seq), f.OID
+	if err := b.do(wire.OpReportSizes, &wirepb.ReportSizesRequest{Reports: []*wirepb.SizeReport{stranger}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if x := attrs(); x.SizeValid {
+		t.Fatalf("after a stranger's report: %v", x)
 	}
 	// utimes opens a generation: a report that follows an older one does not move mtime.
 	ra, _ = a.open(root, f, oWronly)
