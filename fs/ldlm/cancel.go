@@ -88,14 +88,10 @@ func (s *step) evict(client ClientID) int {
 		}
 		delete(s.sh.clients, client)
 	}
-	for _, head := range s.sh.table.buckets {
-		for res := head; res != nil; res = res.chain {
-			if res.flock != nil && res.id.Type == TypeFlock {
-				if dropped := res.flock.table.DropClient(client); dropped > 0 {
-					n += dropped
-					mark(res)
-				}
-			}
+	for _, res := range s.sh.table.flocks {
+		if dropped := res.flock.table.DropClient(client); dropped > 0 {
+			n += dropped
+			mark(res)
 		}
 	}
 	for _, res := range again {

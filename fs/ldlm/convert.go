@@ -104,6 +104,7 @@ func (l *lock) wanting(mode Mode, bits Bits) lock {
 
 func (s *step) strengthen(l *lock, mode Mode, bits Bits) Reply {
 	want := l.wanting(mode, bits)
+	l.newMode, l.newBits = mode, bits
 	if !s.conflictsGranted(l.res, &want) && !s.conflictsConverting(l.res, &want) {
 		s.become(l, mode, bits)
 		s.sh.count.Converted++
@@ -120,7 +121,6 @@ func (s *step) strengthen(l *lock, mode Mode, bits Bits) Reply {
 			return Reply{Outcome: Denied, Status: status.Deadlock}
 		}
 	}
-	l.newMode, l.newBits = mode, bits
 	l.marks |= markConverting
 	l.res.converting = append(l.res.converting, l)
 	s.callBack(l.res, &want)

@@ -14,7 +14,8 @@ const (
 	// EffectCompletion: a waiting or converting lock is granted. Server: build the completion AST with Told when it is
 	// about to be sent (flock: the effect says all). Local ones wake their waiter.
 	EffectCompletion EffectKind = iota + 1
-	// EffectBlocking: ask the holder to give the lock back, or the bits in Cancel. Desc is the lock that wants it.
+	// EffectBlocking: ask the holder to give the lock back, or the bits in Cancel. Desc is the lock that wants it; it is
+	// zero when the server is short of memory and nobody wants it.
 	EffectBlocking
 	// EffectGlimpse: ask the holder for its LVB.
 	EffectGlimpse

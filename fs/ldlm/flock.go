@@ -10,6 +10,7 @@ import (
 type flockState struct {
 	table    FlockTable
 	blockers []FlockOwner // scratch
+	at       int          // place in the shard's list of flock resources
 }
 
 // FlockOp says what a flock request wants.

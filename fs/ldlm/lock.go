@@ -127,6 +127,9 @@ func (l *lock) desc() Desc {
 	if l.mode == GROUP {
 		d.GID = l.owner
 	}
+	if l.res.id.Type == TypePlain {
+		d.Bits = 0
+	}
 	return d
 }
 

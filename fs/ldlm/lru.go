@@ -46,7 +46,7 @@ func (ns *Namespace) EarlyCancel(e *Early, to []Cancel) []Cancel {
 		var m Mode
 		m, set = set.lowest()
 		for l := res.granted[m.index()].head; l != nil && len(to) < cap(to); l = l.links[linkQueue].next {
-			hit := l.bits&e.Bits != 0
+			hit := l.bits&e.Bits != 0 || res.id.Type == TypePlain
 			if res.id.Type == TypeExtent {
 				hit = l.ext.Overlaps(e.Extent)
 			}

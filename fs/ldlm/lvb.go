@@ -44,6 +44,7 @@ var ErrNoLVB = errors.New("ldlm: this namespace has no lock value blocks")
 type lvbState struct {
 	mu    sync.Mutex
 	value LVB  // guarded by mu
+	disk  LVB  // guarded by mu; scratch of updates
 	valid bool // guarded by mu
 }
 
@@ -148,10 +149,9 @@ func (ns *Namespace) UpdateLVB(e *env.Env, id ResID, answer *LVB, increaseOnly b
 	if answer != nil {
 		st.value.merge(answer, true)
 	}
-	var disk LVB
-	if err := ns.lvb.Update(e, id, &disk); err != nil {
+	if err := ns.lvb.Update(e, id, &st.disk); err != nil {
 		return fmt.Errorf("ldlm: update of the lock value block of %v: %w", id, err)
 	}
-	st.value.merge(&disk, increaseOnly)
+	st.value.merge(&st.disk, increaseOnly)
 	return nil
 }

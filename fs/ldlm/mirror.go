@@ -172,10 +172,16 @@ func (sh *shard) matchLocked(w *Wanted, hash uint64) *lock {
 	return nil
 }
 
-// fits reports whether a lock that covers what is wanted may be used for it.
+// fits reports whether a lock that covers what is wanted may be used for it. While some of its bits are on their way
+// back, the others serve on.
 func (l *lock) fits(w *Wanted) bool {
-	return l.state == stateGranted && (!l.has(markBlocked) || w.Blocked && l.pins > 0) &&
-		(l.mode != GROUP || l.owner == w.GID)
+	switch {
+	case l.state != stateGranted, l.mode == GROUP && l.owner != w.GID:
+		return false
+	case l.has(markConverting):
+		return w.Bits != 0 && w.Bits&l.called == 0 && w.Bits&^l.newBits == 0
+	}
+	return !l.has(markBlocked) || w.Blocked && l.pins > 0
 }
 
 // Pin pins a lock by its handle once more; false when it is gone or being given back.
@@ -185,7 +191,7 @@ func (ns *Namespace) Pin(h Handle) bool {
 		return false
 	}
 	defer sh.mu.Unlock()
-	if l.state == stateCancelling {
+	if l.state == stateCancelling || l.has(markConverting) {
 		return false
 	}
 	sh.unlistLocked(l)

@@ -56,6 +56,7 @@ type table struct {
 	n       int
 	spare   *resource
 	nSpare  int
+	flocks  []*resource // those of TypeFlock, for evictions
 
 	grows, shrinks, hits, misses uint64
 }
@@ -89,8 +90,12 @@ func (t *table) findOrAdd(id ResID, hash uint64) *resource {
 	if id.Type == TypeExtent && r.trees == nil {
 		r.trees = new(trees)
 	}
-	if id.Type == TypeFlock && r.flock == nil {
-		r.flock = new(flockState)
+	if id.Type == TypeFlock {
+		if r.flock == nil {
+			r.flock = new(flockState)
+		}
+		r.flock.at = len(t.flocks)
+		t.flocks = append(t.flocks, r)
 	}
 	if len(t.buckets) == 0 {
 		t.buckets = make([]*resource, minBuckets)
@@ -112,6 +117,13 @@ func (t *table) remove(r *resource) {
 	}
 	*at, r.chain = r.chain, nil
 	t.n--
+	if r.id.Type == TypeFlock {
+		last := len(t.flocks) - 1
+		t.flocks[r.flock.at] = t.flocks[last]
+		t.flocks[r.flock.at].flock.at = r.flock.at
+		t.flocks[last] = nil
+		t.flocks = t.flocks[:last]
+	}
 	if len(t.buckets) > minBuckets && float64(t.n) < shrinkTheta*float64(len(t.buckets)) {
 		t.rehash(len(t.buckets) / 2)
 		t.shrinks++

@@ -1,0 +1,5 @@
+//go:build race
+
+package ldlm_test
+
+const raceOn = true
