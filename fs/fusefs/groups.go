@@ -18,7 +18,12 @@ const groupsMax = 4096
 // groupCache remembers the supplementary groups of calling threads, which a FUSE request does not carry.
 type groupCache struct {
 	mu sync.Mutex
-	m  map[uint32]groupEntry // guarded by mu
+	m  map[groupKey]groupEntry // guarded by mu
+}
+
+// groupKey is a thread as it called: one that changes its ids has other groups at once.
+type groupKey struct {
+	tid, uid, gid uint32
 }
 
 type groupEntry struct {
@@ -26,11 +31,11 @@ type groupEntry struct {
 	until  time.Time
 }
 
-// of gives a thread's supplementary groups. The result is shared: not to be changed.
-func (g *groupCache) of(tid uint32) []uint32 {
-	now := time.Now()
+// of gives the supplementary groups of a thread that calls with these ids. The result is shared: not to be changed.
+func (g *groupCache) of(tid, uid, gid uint32) []uint32 {
+	now, key := time.Now(), groupKey{tid, uid, gid}
 	g.mu.Lock()
-	e, ok := g.m[tid]
+	e, ok := g.m[key]
 	g.mu.Unlock()
 	if ok && now.Before(e.until) {
 		return e.groups
@@ -39,9 +44,9 @@ func (g *groupCache) of(tid uint32) []uint32 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.m == nil || len(g.m) >= groupsMax {
-		g.m = make(map[uint32]groupEntry)
+		g.m = make(map[groupKey]groupEntry)
 	}
-	g.m[tid] = e
+	g.m[key] = e
 	return e.groups
 }
 

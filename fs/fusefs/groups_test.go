@@ -12,7 +12,7 @@ func TestGroupsOfThisThread(t *testing.T) {
 		t.Fatal(err)
 	}
 	var g groupCache
-	got := g.of(uint32(os.Getpid()))
+	got := g.of(uint32(os.Getpid()), 0, 0)
 	if len(got) != len(want) {
 		t.Fatalf("groups %v, want %v", got, want)
 	}
