@@ -69,6 +69,11 @@ type Mount struct {
 
 	mu   sync.Mutex
 	osts map[uint32]*ost // guarded by mu
+	// told is who forgets what it believes when the MDT is not the one it was; nil until there is a client. guarded by mu
+	told *client.Client
+	// instance is the MDT's that the mount is connected to, met that it was connected before. guarded by mu
+	instance uint64
+	met      bool
 }
 
 // New mounts. The mount can be used when it returns. On an error nothing is left behind.
@@ -107,6 +112,9 @@ func (m *Mount) start(ctx context.Context) error {
 		MDC: m.mdc, Data: m.data, ReadOnly: m.o.Kernel.ReadOnly, Atime: m.o.Atime, Exclusive: &m.exclusive,
 		NamesMax: namesMax, Info: m.info, Log: m.o.Log, Stats: m.o.Stats, StatsPrefix: prefix,
 	})
+	m.mu.Lock()
+	m.told = m.client
+	m.mu.Unlock()
 	root, err := m.client.Resolve(ctx, m.o.Fileset)
 	if err != nil {
 		return fmt.Errorf("mount %s: fileset %q: %w", m.o.Kernel.Dir, m.o.Fileset, err)
@@ -190,7 +198,7 @@ func (m *Mount) connectMDT(ctx context.Context, c *wirepb.Config) error {
 		return fmt.Errorf("mount %s: the file system has no MDT yet: start one (strake --role=mds)", m.o.Kernel.Dir)
 	}
 	o := m.importOptions(string(t.Name), m.addresses(t))
-	o.OnConnect = func(r *wirepb.ConnectReply) { m.exclusive.Store(r.Exclusive) }
+	o.OnConnect = m.connectedMDT
 	var err error
 	if m.mdtImp, err = rpc.NewImport(o); err != nil {
 		return err
@@ -202,6 +210,20 @@ func (m *Mount) connectMDT(ctx context.Context, c *wirepb.Config) error {
 	}
 	m.mdc = mdc.New(mdc.Options{Import: m.mdtImp, Log: m.o.Log})
 	return nil
+}
+
+// connectedMDT follows a connect to the MDT. One that does not know this mount any more may have let another one write;
+// one that was started again may have lost its newest changes. Either way nothing is believed that was known before.
+func (m *Mount) connectedMDT(r *wirepb.ConnectReply) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changed := m.exclusive.Swap(r.Exclusive) != r.Exclusive
+	doubt := m.met && (changed || !r.Recovered || r.Instance != m.instance)
+	m.instance, m.met = r.Instance, true
+	if doubt && m.told != nil {
+		m.o.Log.Info("the MDT was started again or has dropped this mount: caches are dropped", "dir", m.o.Kernel.Dir)
+		m.told.Forget()
+	}
 }
 
 // Done is closed when the kernel's side is gone, by Unmount or by umount(8).
@@ -222,11 +244,26 @@ func (m *Mount) Unmount(ctx context.Context) error {
 	return errors.Join(err, m.stop(ctx))
 }
 
+// farewellTime is kept of the time for a stop when data cannot be written back, for the reports to the MDT and for saying
+// good-bye: a mount that does not keeps the next one out for a while.
+const farewellTime = 3 * time.Second
+
+// reserve is ctx, ended a little earlier.
+func reserve(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, end.Add(-min(farewellTime, time.Until(end)/2)))
+}
+
 // stop ends what start began, in the reverse order.
 func (m *Mount) stop(ctx context.Context) error {
 	var errs []error
+	data, cancel := reserve(ctx)
+	defer cancel()
 	if m.client != nil {
-		errs = append(errs, m.client.Close(ctx))
+		errs = append(errs, m.client.Close(data))
 	}
 	if m.mgc != nil {
 		m.mgc.Close()
@@ -241,7 +278,7 @@ func (m *Mount) stop(ctx context.Context) error {
 	m.osts = nil
 	m.mu.Unlock()
 	for _, o := range osts {
-		errs = append(errs, o.osc.Close(ctx))
+		errs = append(errs, o.osc.Close(data))
 	}
 	if m.data != nil {
 		errs = append(errs, m.data.Close(ctx))

@@ -33,19 +33,24 @@ func (c *Client) fill(ctx context.Context, e *mdc.Entry, in *inode, a *attr.Attr
 	if in != nil {
 		in.complete(a)
 	}
-	if !a.IsFile() || a.SizeValid || len(e.Layout) == 0 {
+	if !a.IsFile() || len(e.Layout) == 0 || a.SizeValid && c.Exclusive() {
 		return nil
 	}
 	if in == nil {
 		if in = c.find(a.FID.Ino()); in != nil {
+			defer c.put(in)
 			in.complete(a)
-			c.put(in)
-			if a.SizeValid {
-				return nil
-			}
 		}
 	}
-	return c.glimpse(ctx, e, a)
+	if !a.SizeValid {
+		if err := c.glimpse(ctx, e, a); err != nil {
+			return err
+		}
+	}
+	if in != nil {
+		in.follows(a)
+	}
+	return nil
 }
 
 // glimpse asks the OSTs for a file's size.
@@ -99,12 +104,19 @@ func (c *Client) Setattr(ctx context.Context, who *mdc.Caller, f fid.FID, s *Set
 		// The MDT will count this mount as a writer; the mark keeps the report of another handle from ending that.
 		in.handles++
 		in.mu.Unlock()
-		defer c.releaseTruncate(in)
+		defer c.release(in, 0)
 		if err := c.checkSize(ctx, who, in, want.Size); err != nil {
 			return err
 		}
 	} else if in = c.find(f.Ino()); in != nil {
 		defer c.put(in)
+	}
+	if in != nil && valid.Any(attr.ValidAtime|attr.ValidAtimeNow) && !valid.Any(attr.ValidMtime|attr.ValidMtimeNow) {
+		// A report of an earlier read, on its way, would move the access time after this: only changes of mtime open a
+		// generation.
+		if err := c.mdc.DrainReports(ctx); err != nil {
+			return err
+		}
 	}
 	if err := c.mdc.Setattr(ctx, who, f, &set, e); err != nil {
 		return err
@@ -135,8 +147,8 @@ func (in *inode) follow(e *mdc.Entry, valid attr.Valid) {
 	if e.Attr.SetattrGen > in.gen {
 		in.gen = e.Attr.SetattrGen
 		in.hasMtime = in.hasMtime && !valid.Any(attr.ValidMtime|attr.ValidMtimeNow)
-		in.hasAtime = in.hasAtime && !valid.Any(attr.ValidAtime|attr.ValidAtimeNow)
 	}
+	in.hasAtime = in.hasAtime && !valid.Any(attr.ValidAtime|attr.ValidAtimeNow)
 	if in.file != nil && valid.Any(attr.ValidUID|attr.ValidGID|attr.ValidProjID) {
 		in.file.Chown(lov.Owner{UID: e.Attr.UID, GID: e.Attr.GID, Project: e.Attr.ProjID})
 	}
@@ -164,28 +176,14 @@ func (c *Client) checkSize(ctx context.Context, who *mdc.Caller, in *inode, size
 
 // truncateData cuts or extends the data and notes the change.
 func (c *Client) truncateData(ctx context.Context, in *inode, size uint64) error {
-	in.io.Lock()
-	defer in.io.Unlock()
+	if err := in.io.lock(ctx); err != nil {
+		return err
+	}
+	defer in.io.unlock()
 	t := now()
 	if err := in.file.Truncate(ctx, size, t); err != nil {
 		return fmt.Errorf("client: truncate of %v: %w", in.fid, err)
 	}
 	in.wrote(t)
 	return nil
-}
-
-// releaseTruncate ends what Setattr began: a file without handles is reported again.
-func (c *Client) releaseTruncate(in *inode) {
-	in.mu.Lock()
-	in.handles--
-	if in.handles == 0 && in.writer && !in.retiring {
-		in.retiring = true
-		in.refs++
-		in.mu.Unlock()
-		c.retireLater(in)
-		c.put(in)
-		return
-	}
-	in.mu.Unlock()
-	c.put(in)
 }

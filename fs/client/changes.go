@@ -9,6 +9,7 @@ const changeSlots = 1 << 16
 // must not be handed to the kernel after, because the kernel would take them for newer than its own.
 type changes struct {
 	seq   atomic.Uint64
+	all   atomic.Uint64 // when everything may have changed
 	slots [changeSlots]atomic.Uint64
 }
 
@@ -27,9 +28,12 @@ func (c *changes) mark(ino uint64) {
 	}
 }
 
+// markAll notes that everything may have changed.
+func (c *changes) markAll() { c.all.Store(c.seq.Add(1)) }
+
 // since reports whether ino may have changed after the point in time t.
 func (c *changes) since(ino, t uint64) bool {
-	return c.slots[mix(ino)&(changeSlots-1)].Load() > t
+	return c.slots[mix(ino)&(changeSlots-1)].Load() > t || c.all.Load() > t
 }
 
 // mix spreads the bits of an inode number (the finaliser of a 64-bit hash).

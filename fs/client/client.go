@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/lov"
 	"github.com/strakefs/strake/fs/mdc"
 	"github.com/strakefs/strake/fs/stats"
@@ -42,9 +43,6 @@ type Options struct {
 	StatsPrefix string
 }
 
-// retireWorkers bounds the files that are written back at once after their last close.
-const retireWorkers = 16
-
 // Client is one mount's state.
 type Client struct {
 	mdc     *mdc.MDC
@@ -55,14 +53,10 @@ type Client struct {
 	names   Names
 	changes changes
 
-	retire  chan *inode
-	ctx     context.Context
-	cancel  context.CancelFunc
-	workers sync.WaitGroup
-	// busy counts inodes handed to retire and not through yet; idle is signalled when it reaches 0.
-	busyMu sync.Mutex
-	idle   *sync.Cond
-	busy   int
+	retire retirement
+	ctx    context.Context // of writing back after the last close
+	cancel context.CancelFunc
+	kernel atomic.Pointer[kernelRef]
 
 	entries sync.Pool
 	lost    *stats.Counter
@@ -70,11 +64,11 @@ type Client struct {
 
 // New starts a client. Close stops it.
 func New(o Options) *Client {
-	c := &Client{mdc: o.MDC, data: o.Data, opts: o, log: o.Log, retire: make(chan *inode, 1024)}
+	c := &Client{mdc: o.MDC, data: o.Data, opts: o, log: o.Log}
 	c.inodes.init()
 	c.names.init(o.NamesMax)
 	c.entries.New = func() any { return new(mdc.Entry) }
-	c.idle = sync.NewCond(&c.busyMu)
+	c.retire.init()
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if o.Stats != nil {
 		c.lost = o.Stats.Counter(o.StatsPrefix+"write_errors_after_close", "files whose data could not be written after their last close")
@@ -84,34 +78,42 @@ func New(o Options) *Client {
 		c.lost = new(stats.Counter)
 	}
 	for range retireWorkers {
-		c.workers.Add(1)
+		c.retire.workers.Add(1)
 		go c.retireLoop()
 	}
 	return c
 }
 
-// Close writes back what is dirty, reports it and stops, within ctx.
+// Close writes back what is dirty, reports it and stops, within ctx. The error tells how many files are not written back.
 func (c *Client) Close(ctx context.Context) error {
-	err := c.drain(ctx)
+	err := c.retire.drain(ctx)
 	c.cancel()
-	c.workers.Wait()
+	c.retire.stop()
 	return err
 }
 
-// drain waits until no file is being written back.
-func (c *Client) drain(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() {
-		c.busyMu.Lock()
-		c.idle.Broadcast()
-		c.busyMu.Unlock()
-	})
-	defer stop()
-	c.busyMu.Lock()
-	for c.busy > 0 && ctx.Err() == nil {
-		c.idle.Wait()
+// Kernel is the side of the mount that keeps what the client told it. Its methods do not wait.
+type Kernel interface {
+	// DropAttr makes the kernel ask for an inode's attributes before it uses them again.
+	DropAttr(f fid.FID)
+	// DropAll makes the kernel ask for every name, and for attributes and pages of what is open, before it uses them again.
+	DropAll()
+}
+
+type kernelRef struct{ Kernel }
+
+// SetKernel tells who is told of changes that the kernel does not see.
+func (c *Client) SetKernel(k Kernel) { c.kernel.Store(&kernelRef{k}) }
+
+// Forget drops everything that is believed without asking: another mount may have written meanwhile (this one was
+// evicted), or the MDT may have lost its newest changes (it was started again). It does not wait.
+func (c *Client) Forget() {
+	c.names.reset()
+	c.changes.markAll()
+	c.mdc.ForgetSequences()
+	if k := c.kernel.Load(); k != nil {
+		k.DropAll()
 	}
-	c.busyMu.Unlock()
-	return ctx.Err()
 }
 
 // Exclusive reports whether no other client can change the file system.

@@ -32,10 +32,18 @@ func (c *Client) Open(ctx context.Context, who *mdc.Caller, f fid.FID, flags uin
 	}
 	e := c.entry()
 	defer c.putEntry(e)
-	if err := c.mdc.Open(ctx, who, f, flags, e); err != nil {
+	// The inode is held before the MDT is asked: what is written and reported meanwhile through another handle would make
+	// the size in the answer an old one.
+	in := c.get(f)
+	err := c.mdc.Open(ctx, who, f, flags, e)
+	if err == nil && e.Attr.FID != f {
+		err = status.Errorf(status.Protocol, "client: open of %v was answered for %v", f, e.Attr.FID)
+	}
+	if err != nil {
+		c.put(in)
 		return nil, err
 	}
-	return c.opened(ctx, e, flags, a)
+	return c.opened(ctx, e, in, flags, a)
 }
 
 // Create makes a regular file and opens it; one that exists is opened unless flags hold O_EXCL.
@@ -50,29 +58,34 @@ func (c *Client) Create(ctx context.Context, who *mdc.Caller, parent fid.FID, na
 		return nil, err
 	}
 	c.changes.mark(e.Attr.FID.Ino())
-	return c.opened(ctx, e, what.Flags, a)
+	return c.opened(ctx, e, c.get(e.Attr.FID), what.Flags, a)
 }
 
-// opened makes a handle of an answered open. A failure closes the open at the MDT again.
-func (c *Client) opened(ctx context.Context, e *mdc.Entry, flags uint32, a *attr.Attr) (*Handle, error) {
+// opened makes a handle of an answered open, and takes over the reference to the inode. A failure closes the open at the
+// MDT again.
+func (c *Client) opened(ctx context.Context, e *mdc.Entry, in *inode, flags uint32, a *attr.Attr) (*Handle, error) {
 	if !e.Attr.IsFile() {
 		c.mdc.QueueReport(mdc.Report{FID: e.Attr.FID, Handle: e.Handle})
+		c.put(in)
 		return nil, status.Invalid
 	}
-	in := c.get(e.Attr.FID)
+	trunc := flags&syscall.O_TRUNC != 0 && !e.Created
 	in.mu.Lock()
 	in.handles++
-	in.writer = in.writer || writable(flags)
+	in.writer = in.writer || writable(flags) || trunc
+	if e.Created || trunc {
+		in.caps = capsNone
+	}
 	in.mu.Unlock()
 	h := &Handle{
 		c: c, in: in, id: e.Handle, append: flags&syscall.O_APPEND != 0, direct: flags&syscall.O_DIRECT != 0,
 		write: writable(flags), sync: flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0, atime: c.opts.Atime,
 	}
-	if flags&syscall.O_NOATIME != 0 || e.Attr.Flags&attr.FlagNoAtime != 0 {
+	if c.opts.ReadOnly || flags&syscall.O_NOATIME != 0 || e.Attr.Flags&attr.FlagNoAtime != 0 {
 		h.atime = NoAtime
 	}
 	err := in.attach(ctx, e)
-	if err == nil && flags&syscall.O_TRUNC != 0 && !e.Created {
+	if err == nil && trunc {
 		err = c.truncateData(ctx, in, 0)
 		c.changes.mark(in.fid.Ino())
 	}
@@ -118,15 +131,17 @@ type Write struct {
 // Write writes at an offset, or at the end of the file for a handle opened with O_APPEND. It tells how many bytes were
 // taken; fewer than asked come with an error.
 func (h *Handle) Write(ctx context.Context, w *Write) (int, error) {
-	if w.KillPriv != nil {
+	if !w.Mapped {
 		if err := h.c.killPriv(ctx, w.KillPriv, h.in); err != nil {
 			return 0, err
 		}
 	}
 	off := w.Offset
 	if h.append && !w.Mapped {
-		h.in.io.Lock()
-		defer h.in.io.Unlock()
+		if err := h.in.io.lock(ctx); err != nil {
+			return 0, err
+		}
+		defer h.in.io.unlock()
 		off = h.in.file.Size()
 	}
 	t := now()
@@ -145,29 +160,11 @@ func (h *Handle) Write(ctx context.Context, w *Write) (int, error) {
 		h.c.changes.mark(h.in.fid.Ino())
 	}
 	if err == nil && h.sync {
-		err = h.Fsync(ctx)
+		if err = h.Fsync(ctx); err != nil {
+			return 0, err // what is not on disk was not written
+		}
 	}
 	return n, err
-}
-
-// killPriv clears what a write by an unprivileged caller clears, if there is anything.
-func (c *Client) killPriv(ctx context.Context, who *mdc.Caller, in *inode) error {
-	in.mu.Lock()
-	mode := in.last.Mode
-	in.mu.Unlock()
-	if mode&(attr.SetUID|attr.SetGID) == 0 {
-		return nil
-	}
-	e := c.entry()
-	defer c.putEntry(e)
-	if err := c.mdc.Setattr(ctx, who, in.fid, &mdc.Setting{Valid: attr.ValidKillSuid}, e); err != nil {
-		return err
-	}
-	c.changes.mark(in.fid.Ino())
-	in.mu.Lock()
-	in.last = e.Attr
-	in.mu.Unlock()
-	return nil
 }
 
 // Flush is close(2)'s share: it reports errors of earlier delayed writes and waits for nothing.
@@ -186,13 +183,13 @@ func (h *Handle) Fsync(ctx context.Context) error {
 
 // Fallocate does what fallocate(2) does, for the modes that the OSTs know.
 func (h *Handle) Fallocate(ctx context.Context, who *mdc.Caller, mode uint32, off, n uint64) error {
-	if !who.Root() {
-		if err := h.c.killPriv(ctx, who, h.in); err != nil {
-			return err
-		}
+	if err := h.c.killPriv(ctx, unprivileged(who), h.in); err != nil {
+		return err
 	}
-	h.in.io.Lock()
-	defer h.in.io.Unlock()
+	if err := h.in.io.lock(ctx); err != nil {
+		return err
+	}
+	defer h.in.io.unlock()
 	t := now()
 	err := h.in.file.Fallocate(ctx, mode, off, n, t)
 	h.in.wrote(t)
@@ -205,8 +202,11 @@ func (h *Handle) Seek(ctx context.Context, off uint64, hole bool) (uint64, error
 	return h.in.file.Seek(ctx, off, hole)
 }
 
-// CopyTo copies n bytes to another open file and tells how many arrived; fewer is no error.
-func (h *Handle) CopyTo(ctx context.Context, dst *Handle, from, to, n uint64) (int, error) {
+// CopyTo copies n bytes to another open file, which who writes, and tells how many arrived; fewer is no error.
+func (h *Handle) CopyTo(ctx context.Context, who *mdc.Caller, dst *Handle, from, to, n uint64) (int, error) {
+	if err := h.c.killPriv(ctx, unprivileged(who), dst.in); err != nil {
+		return 0, err
+	}
 	const step = 1 << 20
 	buf := make([]byte, min(n, step))
 	var done uint64
@@ -214,18 +214,24 @@ func (h *Handle) CopyTo(ctx context.Context, dst *Handle, from, to, n uint64) (i
 		got, err := h.Read(ctx, buf[:min(n-done, step)], from+done)
 		if err == nil && got > 0 {
 			t := now()
-			got, err = dst.in.file.WriteAt(ctx, buf[:got], to+done, t, false)
-			dst.in.wrote(t)
+			if got, err = dst.in.file.WriteAt(ctx, buf[:got], to+done, t, false); got > 0 {
+				done += uint64(got)
+				dst.in.wrote(t)
+				h.c.changes.mark(dst.in.fid.Ino())
+			}
 		}
-		if err != nil && done == 0 && got <= 0 {
+		if err != nil && done == 0 {
 			return 0, err
 		}
-		done += uint64(max(got, 0))
 		if err != nil || got == 0 {
 			break
 		}
 	}
-	h.c.changes.mark(dst.in.fid.Ino())
+	if dst.sync && done > 0 {
+		if err := dst.Fsync(ctx); err != nil {
+			return 0, err
+		}
+	}
 	return int(done), nil
 }
 

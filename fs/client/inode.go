@@ -17,7 +17,7 @@ type inode struct {
 	c   *Client
 	fid fid.FID
 	// io serialises appends, truncates and the first opening of the data, which must see one size.
-	io sync.Mutex
+	io ioLock
 
 	mu sync.Mutex
 	// refs counts handles, operations and reports on their way; at 0 the table drops the inode. guarded by mu
@@ -28,10 +28,14 @@ type inode struct {
 	known   bool
 	handles int
 	// writer says that the MDT counts this mount among the file's writers. guarded by mu
-	writer   bool
-	retiring bool
+	writer bool
+	// retiring says that the file is being written back after its last close; again that it was opened and closed once
+	// more since that began; lost that some of it could not be stored. guarded by mu
+	retiring, again, lost bool
 	// closing is the handle that the report of the running retirement closes, 0 for none. guarded by mu
 	closing uint64
+	// caps is what is known of the file's capabilities. guarded by mu
+	caps caps
 	// gen is the setattr generation that the times below follow. guarded by mu
 	gen      uint32
 	mtime    attr.Time
@@ -122,10 +126,12 @@ func (c *Client) put(in *inode) {
 // attach gives the inode its data and size from what the MDT has answered, the size from the OSTs where the MDT does
 // not know it.
 func (in *inode) attach(ctx context.Context, e *mdc.Entry) error {
-	in.io.Lock()
-	defer in.io.Unlock()
+	if err := in.io.lock(ctx); err != nil {
+		return err
+	}
+	defer in.io.unlock()
 	in.mu.Lock()
-	file, known := in.file, in.known
+	file, known := in.file, in.knowsLocked()
 	if in.last.Ctime.Compare(e.Attr.Ctime) <= 0 {
 		in.last = e.Attr
 	}
@@ -145,15 +151,39 @@ func (in *inode) attach(ctx context.Context, e *mdc.Entry) error {
 	if known {
 		return nil
 	}
-	if e.Attr.SizeValid {
+	switch {
+	case e.Attr.SizeValid:
 		file.SetKnown(e.Attr.Size, e.Attr.Blocks)
-	} else if _, err := file.Glimpse(ctx); err != nil {
-		return fmt.Errorf("client: size of %v: %w", in.fid, err)
+	case !in.c.Exclusive():
+		var a attr.Attr
+		if err := in.c.glimpse(ctx, e, &a); err != nil {
+			return err
+		}
+		file.SetKnown(a.Size, a.Blocks)
+	default:
+		if _, err := file.Glimpse(ctx); err != nil {
+			return fmt.Errorf("client: size of %v: %w", in.fid, err)
+		}
 	}
 	in.mu.Lock()
 	in.known = true
 	in.mu.Unlock()
 	return nil
+}
+
+// knowsLocked reports whether the size kept here is the truth. A mount beside which another one writes knows nothing
+// of what it does not write itself.
+func (in *inode) knowsLocked() bool {
+	return in.known && in.file != nil && (in.writer || in.c.Exclusive())
+}
+
+// follows brings the size of a file that another mount may change up to what was learned of it.
+func (in *inode) follows(a *attr.Attr) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.file != nil && !in.writer && !in.c.Exclusive() {
+		in.file.SetKnown(a.Size, a.Blocks)
+	}
 }
 
 // openData makes the data of an entry from its layout. No I/O.
@@ -173,7 +203,7 @@ func (c *Client) openData(e *mdc.Entry) (*lov.File, error) {
 func (in *inode) complete(a *attr.Attr) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.known && in.file != nil {
+	if in.knowsLocked() {
 		a.Size, a.Blocks, a.SizeValid = in.file.Size(), in.file.Blocks(), true
 	}
 	if in.hasMtime && in.gen >= a.SetattrGen {
@@ -216,10 +246,11 @@ func (in *inode) accessed(policy Atime) {
 	in.atime, in.hasAtime = t, true
 }
 
-// report says what the MDT has to know now. done adds that nothing is left to write.
+// reportLocked says what the MDT has to know now. done adds that nothing is left to write. After a loss the OSTs know the
+// size better than this mount.
 func (in *inode) reportLocked(done bool) mdc.Report {
 	r := mdc.Report{FID: in.fid, SetattrGen: in.gen, Done: done}
-	if in.writer && in.known {
+	if in.writer && in.known && !in.lost {
 		r.Valid |= attr.ValidSize
 		r.Size, r.Blocks = in.file.Size(), in.file.Blocks()
 	}

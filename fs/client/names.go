@@ -39,6 +39,14 @@ func (n *Names) begin(dir uint64) {
 	}
 }
 
+// reset stops knowing every folder.
+func (n *Names) reset() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.dirs)
+	n.total = 0
+}
+
 // forget stops knowing a folder.
 func (n *Names) forget(dir uint64) {
 	n.mu.Lock()

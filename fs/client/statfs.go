@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 
-	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
 
@@ -30,16 +29,4 @@ func (c *Client) Statfs(ctx context.Context) (Statfs, error) {
 		s.Inodes = used + s.FreeInodes
 	}
 	return s, nil
-}
-
-// Sync makes everything that was answered so far durable: data on all OSTs, then names and sizes on the MDT.
-func (c *Client) Sync(ctx context.Context) error {
-	if err := c.data.SyncAll(ctx); err != nil {
-		return err
-	}
-	if err := c.drain(ctx); err != nil {
-		return err
-	}
-	c.mdc.DrainReports()
-	return c.mdc.Sync(ctx, fid.Root, true)
 }

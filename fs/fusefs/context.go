@@ -10,7 +10,7 @@ import (
 )
 
 // requestContext is a request's context, without an allocation. It ends when the kernel has interrupted the request and
-// its caller is being killed.
+// its caller is being killed, or the mount is gone.
 type requestContext struct {
 	cancel <-chan struct{}
 	pid    uint32
@@ -23,11 +23,13 @@ type requestContext struct {
 // watchEvery is how often requests that have been running for longer than that are looked at.
 const watchEvery = 200 * time.Millisecond
 
-// watcher ends the contexts of callers that are being killed. Most requests end long before it looks at them.
+// watcher ends the contexts of callers that are being killed, and all when the mount is gone. Most requests end long before it looks at them.
 type watcher struct {
 	pool sync.Pool
 	stop chan struct{}
 	done chan struct{}
+	// gone tells whether the kernel's side has ended, by abort or unmount: then nobody waits for an answer. nil never.
+	gone func() bool
 
 	mu sync.Mutex
 	// head is a ring of the contexts in use. guarded by mu
@@ -58,9 +60,10 @@ func (w *watcher) run() {
 		case now := <-tick.C:
 			look = w.interrupted(now, look[:0])
 		}
+		gone := len(look) > 0 && w.gone != nil && w.gone()
 		for _, s := range look {
 			// Without the lock: the context may be freed meanwhile, which end sees.
-			if s.pid == 0 || dying(s.pid) {
+			if gone || s.pid == 0 || dying(s.pid) {
 				w.end(s.c, s.pid)
 			}
 		}

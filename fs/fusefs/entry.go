@@ -143,7 +143,7 @@ func (f *FS) openFlags(h *client.Handle) uint32 {
 		return fuse.FOPEN_DIRECT_IO
 	}
 	flags := uint32(fuse.FOPEN_PARALLEL_DIRECT_WRITES)
-	if f.c.Exclusive() {
+	if f.c.Exclusive() && !f.stale.Load() {
 		flags |= fuse.FOPEN_KEEP_CACHE
 	}
 	return flags

@@ -2,6 +2,7 @@ package fusefs
 
 import (
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,19 +37,24 @@ type FS struct {
 	c        *client.Client
 	opts     Options
 	log      *slog.Logger
-	server   *fuse.Server
 	groups   groupCache
 	requests watcher
+	kernel   *kernel
 	nextFh   atomic.Uint64
 	files    *xsync.Map[uint64, *client.Handle]
 	dirs     *xsync.Map[uint64, *client.Dir]
+	// stale says that the kernel may hold pages of closed files that are old: an open drops them.
+	stale atomic.Bool
+	wait  sync.WaitGroup
 }
 
-func newFS(o Options) *FS {
+func newFS(o Options, k *kernel) *FS {
 	f := &FS{
+		kernel:        k,
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), c: o.Client, opts: o, log: o.Log,
 		files: xsync.NewMap[uint64, *client.Handle](), dirs: xsync.NewMap[uint64, *client.Dir](),
 	}
+	f.requests.gone = f.kernel.gone
 	f.requests.start()
 	return f
 }
@@ -56,6 +62,8 @@ func newFS(o Options) *FS {
 // close ends what newFS started and releases what the kernel has left open.
 func (f *FS) close() {
 	f.requests.close()
+	f.kernel.close()
+	f.wait.Wait()
 	f.files.Range(func(fh uint64, h *client.Handle) bool {
 		if _, ok := f.files.LoadAndDelete(fh); ok {
 			h.Release()
@@ -73,8 +81,28 @@ func (f *FS) close() {
 // String names the file system in traces.
 func (f *FS) String() string { return "strake" }
 
-// Init keeps the server for notifications.
-func (f *FS) Init(s *fuse.Server) { f.server = s }
+// DropAttr implements client.Kernel. The kernel takes no lock for it, so that a request may be under way.
+func (f *FS) DropAttr(g fid.FID) { f.kernel.invalidate(f.number(g), -1, 0) }
+
+// DropAll implements client.Kernel. Every name is looked up again at its next use, where the kernel can do that (6.16 and
+// later); pages of open files go from a goroutine of its own, because that waits for reads. What is not open is asked for
+// with its name.
+func (f *FS) DropAll() {
+	f.stale.Store(true)
+	if err := f.kernel.newEpoch(); err != nil {
+		f.log.Warn("the kernel may believe old names for a while", "for", cacheTime, "err", err)
+	}
+	nodes := make(map[uint64]bool)
+	f.files.Range(func(_ uint64, h *client.Handle) bool {
+		nodes[f.number(h.FID())] = true
+		return true
+	})
+	f.wait.Go(func() {
+		for n := range nodes {
+			f.kernel.invalidate(n, 0, 0)
+		}
+	})
+}
 
 // node gives the FID of a node number.
 func (f *FS) node(n uint64) fid.FID {
@@ -96,7 +124,7 @@ func (f *FS) number(g fid.FID) uint64 {
 func (f *FS) caller(h *fuse.InHeader, umask uint32, who *mdc.Caller) {
 	*who = mdc.Caller{Cred: attr.Cred{UID: h.Uid, GID: h.Gid, Umask: umask & 0o777}, PID: h.Pid}
 	if h.Uid != 0 && h.Pid != 0 {
-		who.Groups = f.groups.of(h.Pid)
+		who.Groups = f.groups.of(h.Pid, h.Uid, h.Gid)
 	}
 }
 

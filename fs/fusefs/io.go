@@ -139,6 +139,8 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	}
 	ctx := f.requests.begin(cancel, in.Pid)
 	defer f.requests.free(ctx)
-	n, err := src.CopyTo(ctx, dst, in.OffIn, in.OffOut, min(in.Len, copyMax))
+	var who mdc.Caller
+	f.caller(&in.InHeader, 0, &who)
+	n, err := src.CopyTo(ctx, &who, dst, in.OffIn, in.OffOut, min(in.Len, copyMax))
 	return uint32(n), f.code("copy_file_range", in.NodeId, err)
 }

@@ -43,6 +43,7 @@ const readAheadKB = 8 << 10
 // Mount is a served mount.
 type Mount struct {
 	fs     *FS
+	kernel *kernel
 	dir    string
 	server *fuse.Server
 	served chan struct{}
@@ -125,26 +126,35 @@ func Start(o MountOptions) (*Mount, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoFuse, err)
 	}
+	k, err := newKernel(fd)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("mount %s: %w", o.Dir, err)
+	}
 	if err := mountKernel(fd, &o); err != nil {
+		k.close()
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	m := &Mount{fs: newFS(o.Options), dir: o.Dir, served: make(chan struct{})}
+	if k.device, err = deviceOf(o.Dir); err != nil {
+		o.Log.Debug("device of the mount is not known", "dir", o.Dir, "err", err)
+	}
+	m := &Mount{fs: newFS(o.Options, k), kernel: k, dir: o.Dir, served: make(chan struct{})}
+	// The server owns fd from here on, whether it starts or not.
 	m.server, err = fuse.NewServer(m.fs, "/dev/fd/"+strconv.Itoa(fd), serverOptions(&o))
 	if err != nil {
 		_ = unix.Unmount(o.Dir, unix.MNT_DETACH)
-		_ = unix.Close(fd)
 		m.fs.close()
 		return nil, fmt.Errorf("mount %s: %w", o.Dir, err)
 	}
+	o.Client.SetKernel(m.fs)
 	go func() {
 		m.server.Serve()
 		m.fs.close()
 		close(m.served)
 	}()
 	if err := m.server.WaitMount(); err != nil {
-		m.Abort()
-		return nil, fmt.Errorf("mount %s: %w", o.Dir, err)
+		return nil, fmt.Errorf("mount %s: %w", o.Dir, errors.Join(err, m.Abort()))
 	}
 	m.raiseReadAhead()
 	return m, nil
@@ -192,11 +202,7 @@ func mountKernel(fd int, o *MountOptions) error {
 // raiseReadAhead lets the kernel read further ahead. It is a matter of speed only: where /sys does not allow it, nothing
 // is lost.
 func (m *Mount) raiseReadAhead() {
-	id, err := deviceOf(m.dir)
-	if err != nil {
-		return
-	}
-	path := fmt.Sprintf("/sys/class/bdi/%s/read_ahead_kb", id)
+	path := fmt.Sprintf("/sys/class/bdi/%s/read_ahead_kb", m.kernel.device)
 	if err := os.WriteFile(path, []byte(strconv.Itoa(readAheadKB)), 0); err != nil {
 		m.fs.log.Debug("read-ahead stays at the kernel's default", "err", err)
 	}
@@ -230,16 +236,25 @@ func (m *Mount) Done() <-chan struct{} { return m.served }
 // Dir is the mount point.
 func (m *Mount) Dir() string { return m.dir }
 
-// Unmount unmounts. While files are open there it tries until ctx ends, then takes the mount away from under them.
+// abortWait bounds the wait for the requests under way after the connection to the kernel was ended: they notice within
+// watchEvery.
+const abortWait = 3 * time.Second
+
+// Unmount unmounts. While files are open there it tries until ctx ends, then takes the mount away from under them. Then
+// it waits for the requests under way. An error says that the mount is still there, or that requests do not end.
 func (m *Mount) Unmount(ctx context.Context) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
+		select {
+		case <-m.served:
+			return nil // And what is mounted there now is not ours.
+		default:
+		}
 		err := unix.Unmount(m.dir, 0)
 		switch {
 		case err == nil, errors.Is(err, unix.EINVAL):
-			<-m.served
-			return nil
+			return m.settle(ctx)
 		case !errors.Is(err, unix.EBUSY):
 			return fmt.Errorf("unmount %s: %w", m.dir, err)
 		}
@@ -249,16 +264,43 @@ func (m *Mount) Unmount(ctx context.Context) error {
 		case <-tick.C:
 		case <-ctx.Done():
 			m.fs.log.Warn("mount is busy, taken away from under its users", "dir", m.dir)
-			m.Abort()
-			return nil
+			return m.Abort()
 		}
 	}
 }
 
+// settle waits for the end of a mount that has no place any more. One that was detached from outside (umount -l) lives on
+// while files are open in it: when ctx ends it is taken away from them.
+func (m *Mount) settle(ctx context.Context) error {
+	select {
+	case <-m.served:
+		return nil
+	case <-ctx.Done():
+	}
+	if m.kernel.gone() {
+		return m.aborted()
+	}
+	if err := m.kernel.abort(); err != nil {
+		return fmt.Errorf("unmount %s: it was detached and is in use: %w", m.dir, err)
+	}
+	return m.aborted()
+}
+
 // Abort ends the connection to the kernel: every request in the mount fails. Then it detaches the mount point.
-func (m *Mount) Abort() {
+func (m *Mount) Abort() error {
 	// MNT_FORCE aborts the connection, and answers EBUSY while files are open.
 	_ = unix.Unmount(m.dir, unix.MNT_FORCE)
 	_ = unix.Unmount(m.dir, unix.MNT_DETACH)
-	<-m.served
+	return m.aborted()
+}
+
+func (m *Mount) aborted() error {
+	limit := time.NewTimer(abortWait)
+	defer limit.Stop()
+	select {
+	case <-m.served:
+		return nil
+	case <-limit.C:
+		return fmt.Errorf("unmount %s: requests under way do not end", m.dir)
+	}
 }

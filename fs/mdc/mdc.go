@@ -50,7 +50,12 @@ type MDC struct {
 	// next and end bound the identifiers left of the sequence in use; spare is the sequence after it. guarded by seqMu
 	next, end fid.FID
 	spare     fid.Seq
-	fetching  chan struct{}
+	// fetching is closed when the request for the next sequence has ended, nil while there is none. guarded by seqMu
+	fetching chan struct{}
+	// seqErr is why the last one failed; life counts the times that all sequences were forgotten. guarded by seqMu
+	seqErr error
+	life   uint64
+	wait   sync.WaitGroup
 
 	closes closer
 }
@@ -67,7 +72,11 @@ func New(o Options) *MDC {
 func (m *MDC) Import() *rpc.Import { return m.imp }
 
 // Close sends the reports still queued, for as long as ctx allows, and ends the queue's goroutine.
-func (m *MDC) Close(ctx context.Context) error { return m.closes.stop(ctx) }
+func (m *MDC) Close(ctx context.Context) error {
+	err := m.closes.stop(ctx)
+	m.wait.Wait()
+	return err
+}
 
 // call runs one request: body goes out, reply is filled.
 func (m *MDC) call(ctx context.Context, op wire.Op, body, reply rpc.Message, into []byte) (int, error) {

@@ -43,6 +43,9 @@ func (m *MDC) Open(ctx context.Context, c *Caller, f fid.FID, flags uint32, out 
 	defer q.ReturnToVTPool()
 	q.Caller = caller(c)
 	q.Seq, q.Oid, q.Flags = uint64(f.Seq), f.OID, flags
+	if err := m.closes.room(ctx); err != nil {
+		return err
+	}
 	return m.entry(ctx, wire.OpOpen, q, out)
 }
 
@@ -64,6 +67,11 @@ type Creation struct {
 
 // Create makes an inode in a folder under a fresh FID, and opens it if asked.
 func (m *MDC) Create(ctx context.Context, c *Caller, parent fid.FID, name string, what *Creation, out *Entry) error {
+	if what.Open {
+		if err := m.closes.room(ctx); err != nil {
+			return err
+		}
+	}
 	f, err := m.newFID(ctx)
 	if err != nil {
 		return err

@@ -2,11 +2,13 @@ package mdc
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
@@ -59,8 +61,9 @@ func (m *MDC) send(ctx context.Context, reports []Report) error {
 	return err
 }
 
-// Queue and batch of reports. A request carries up to batchMax; the queue holds queueMax, and one more makes its
-// sender wait, so that closing never runs ahead of the MDT without bound. A lone report leaves after gatherTime.
+// Queue and batch of reports. A request carries up to batchMax. Queueing never waits, since a close must not; it is opens
+// that wait while queueMax reports are queued, so that the queue holds as many as there are open files at most. A lone
+// report leaves after gatherTime.
 const (
 	batchMax   = 128
 	queueMax   = 8192
@@ -69,17 +72,18 @@ const (
 
 // closer gathers reports and sends them from one goroutine.
 type closer struct {
-	mu    sync.Mutex
-	room  *sync.Cond
-	empty *sync.Cond
+	mu sync.Mutex
 	// queue holds reports in the order they came. guarded by mu
 	queue []Report
+	// queued counts reports ever queued, answered those whose fate is known. guarded by mu
+	queued, answered uint64
+	// moved is closed when answered grows or the queue ends; nil when nobody waits. guarded by mu
+	moved  chan struct{}
+	closed bool // guarded by mu
 	// inBatch is scratch of take: a request holds one report of a file at most, so that their order needs no rule.
 	inBatch map[fid.FID]bool
-	sending bool
-	closed  bool
 	wake    chan struct{}
-	ctx     context.Context
+	ctx     context.Context // of the queue's requests
 	cancel  context.CancelFunc
 	done    chan struct{}
 }
@@ -87,7 +91,6 @@ type closer struct {
 func (q *closer) context() context.Context { return q.ctx }
 
 func (q *closer) start(m *MDC) {
-	q.room, q.empty = sync.NewCond(&q.mu), sync.NewCond(&q.mu)
 	q.wake = make(chan struct{}, 1)
 	q.inBatch = make(map[fid.FID]bool, batchMax)
 	q.done = make(chan struct{})
@@ -95,15 +98,12 @@ func (q *closer) start(m *MDC) {
 	go q.run(m)
 }
 
-// QueueReport hands a report to the queue. Reports of one file arrive in the order they were queued. It waits only while
-// the queue is full.
+// QueueReport hands a report to the queue and does not wait. Reports of one file arrive in the order they were queued.
 func (m *MDC) QueueReport(r Report) {
 	q := &m.closes
 	q.mu.Lock()
-	for len(q.queue) >= queueMax && !q.closed {
-		q.room.Wait()
-	}
 	q.queue = append(q.queue, r)
+	q.queued++
 	first := len(q.queue) == 1 || len(q.queue) == batchMax
 	q.mu.Unlock()
 	if first {
@@ -115,13 +115,45 @@ func (m *MDC) QueueReport(r Report) {
 }
 
 // DrainReports waits until every report queued before is answered.
-func (m *MDC) DrainReports() {
+func (m *MDC) DrainReports(ctx context.Context) error {
 	q := &m.closes
 	q.mu.Lock()
-	for (len(q.queue) > 0 || q.sending) && !q.closed {
-		q.empty.Wait()
-	}
+	upto := q.queued
 	q.mu.Unlock()
+	return q.wait(ctx, func() bool { return q.answered >= upto })
+}
+
+// room waits until the queue can take the close of another open.
+func (q *closer) room(ctx context.Context) error {
+	return q.wait(ctx, func() bool { return len(q.queue) < queueMax })
+}
+
+// wait waits until ok, which runs under mu, or until the queue has ended.
+func (q *closer) wait(ctx context.Context, ok func() bool) error {
+	for {
+		q.mu.Lock()
+		if ok() || q.closed {
+			q.mu.Unlock()
+			return nil
+		}
+		if q.moved == nil {
+			q.moved = make(chan struct{})
+		}
+		moved := q.moved
+		q.mu.Unlock()
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (q *closer) movedLocked() {
+	if q.moved != nil {
+		close(q.moved)
+		q.moved = nil
+	}
 }
 
 func (q *closer) run(m *MDC) {
@@ -136,7 +168,7 @@ func (q *closer) run(m *MDC) {
 			return
 		}
 		q.mu.Lock()
-		few := len(q.queue) < batchMax && !q.closed
+		few := len(q.queue) < batchMax
 		q.mu.Unlock()
 		if few {
 			timer.Reset(gatherTime)
@@ -151,16 +183,36 @@ func (q *closer) run(m *MDC) {
 			if len(batch) == 0 {
 				break
 			}
-			err := m.send(q.ctx, batch)
-			if err != nil && q.ctx.Err() == nil {
-				m.log.Error("sizes and closes not reported to the MDT", "files", len(batch), "err", err)
-			}
-			for i := range batch {
-				if n := batch[i].Notify; n != nil {
-					n.Reported(err)
-				}
-			}
+			m.deliver(q.ctx, batch)
+			q.mu.Lock()
+			q.answered += uint64(len(batch))
+			q.movedLocked()
+			q.mu.Unlock()
 			clear(batch)
+		}
+	}
+}
+
+// deliver sends reports until their fate is known, and tells who wants to hear of it. A target that is away is waited
+// for: a close that is given up would leave the file open at the MDT as long as the mount lives. One bad report does not
+// take those beside it along.
+func (m *MDC) deliver(ctx context.Context, batch []Report) {
+	err := m.send(ctx, batch)
+	for status.Of(err) == status.TimedOut && ctx.Err() == nil {
+		err = m.send(ctx, batch)
+	}
+	if err != nil && ctx.Err() == nil && len(batch) > 1 && status.Of(err) != status.IO {
+		for i := range batch {
+			m.deliver(ctx, batch[i:i+1])
+		}
+		return
+	}
+	if err != nil && ctx.Err() == nil {
+		m.log.Error("sizes and closes not reported to the MDT", "files", len(batch), "fid", batch[0].FID.String(), "err", err)
+	}
+	for i := range batch {
+		if n := batch[i].Notify; n != nil {
+			n.Reported(err)
 		}
 	}
 }
@@ -178,37 +230,21 @@ func (q *closer) take(batch []Report) []Report {
 	rest := copy(q.queue, q.queue[n:])
 	clear(q.queue[rest:])
 	q.queue = q.queue[:rest]
-	q.sending = n > 0
-	if n == 0 {
-		q.empty.Broadcast()
-	}
-	q.room.Broadcast()
 	return batch
 }
 
+// stop sends what is queued, for as long as ctx allows, and ends the queue.
 func (q *closer) stop(ctx context.Context) error {
-	drained := make(chan struct{})
-	go func() {
-		q.mu.Lock()
-		for (len(q.queue) > 0 || q.sending) && !q.closed {
-			q.empty.Wait()
-		}
-		q.mu.Unlock()
-		close(drained)
-	}()
-	var err error
-	select {
-	case <-drained:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
+	err := q.wait(ctx, func() bool { return q.answered == q.queued })
 	q.mu.Lock()
 	q.closed = true
-	q.room.Broadcast()
-	q.empty.Broadcast()
+	left := q.queued - q.answered
+	q.movedLocked()
 	q.mu.Unlock()
 	q.cancel()
 	<-q.done
-	<-drained
-	return err
+	if err != nil {
+		return fmt.Errorf("mdc: %d closes and sizes are not reported: %w", left, err)
+	}
+	return nil
 }

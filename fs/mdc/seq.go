@@ -14,9 +14,10 @@ import (
 // second's worth, many commits of the MDT.
 const fetchAhead = 16 << 10
 
-// newFID takes the next identifier. It waits for the MDT only when both sequences are used up.
+// newFID takes the next identifier. It waits for the MDT only when both sequences are used up, and returns the MDT's
+// refusal to give more.
 func (m *MDC) newFID(ctx context.Context) (fid.FID, error) {
-	for {
+	for asked := false; ; asked = true {
 		m.seqMu.Lock()
 		if m.next.OID >= m.end.OID && m.spare != 0 {
 			m.next = fid.FID{Seq: m.spare, OID: 1}
@@ -24,9 +25,21 @@ func (m *MDC) newFID(ctx context.Context) (fid.FID, error) {
 			m.spare = 0
 		}
 		left := m.end.OID - m.next.OID
-		if left < fetchAhead && m.spare == 0 && m.fetching == nil {
+		if left == 0 && asked && m.seqErr != nil && m.fetching == nil {
+			err := m.seqErr
+			m.seqMu.Unlock()
+			return fid.FID{}, fmt.Errorf("mdc: new file identifier: %w", err)
+		}
+		// A refusal is not asked about again with every create.
+		again := m.seqErr == nil || left%(fetchAhead/64) == 0
+		if left < fetchAhead && m.spare == 0 && m.fetching == nil && again {
+			if err := m.closes.context().Err(); err != nil {
+				m.seqMu.Unlock()
+				return fid.FID{}, fmt.Errorf("mdc: new file identifier: %w", err)
+			}
 			m.fetching = make(chan struct{})
-			go m.fetchSeq(m.fetching)
+			m.wait.Add(1)
+			go m.fetchSeq(m.fetching, m.life)
 		}
 		if left > 0 {
 			f := m.next
@@ -41,14 +54,20 @@ func (m *MDC) newFID(ctx context.Context) (fid.FID, error) {
 		case <-ctx.Done():
 			return fid.FID{}, ctx.Err()
 		}
-		if err := m.closes.context().Err(); err != nil {
-			return fid.FID{}, fmt.Errorf("mdc: new file identifier: %w", err)
-		}
 	}
 }
 
+// ForgetSequences gives the sequences up: an MDT that has evicted this client does not take them any more.
+func (m *MDC) ForgetSequences() {
+	m.seqMu.Lock()
+	defer m.seqMu.Unlock()
+	m.next, m.end, m.spare = fid.FID{}, fid.FID{}, 0
+	m.life++
+}
+
 // fetchSeq asks the MDT for a sequence. It ends with the MDC: its context is the queue's.
-func (m *MDC) fetchSeq(done chan struct{}) {
+func (m *MDC) fetchSeq(done chan struct{}, life uint64) {
+	defer m.wait.Done()
 	var p wirepb.SeqReply
 	_, err := m.call(m.closes.context(), wire.OpSeq, nil, &p, nil)
 	seq := fid.Seq(p.First)
@@ -59,10 +78,10 @@ func (m *MDC) fetchSeq(done chan struct{}) {
 		m.log.Error("no file identifiers from the MDT", "err", err)
 	}
 	m.seqMu.Lock()
-	if err == nil {
+	defer m.seqMu.Unlock()
+	if m.seqErr = err; err == nil && life == m.life {
 		m.spare = seq
 	}
 	m.fetching = nil
-	m.seqMu.Unlock()
 	close(done)
 }

@@ -201,13 +201,13 @@ const (
 
 // Watch calls fn with each newer configuration, from one goroutine, until Close. fn must not change it.
 func (m *MGC) Watch(fn func(*wirepb.Config)) {
+	var seen uint64
+	if c := m.Last(); c != nil { // now, not when the goroutine runs: a Fetch meanwhile is news to fn
+		seen = c.Version
+	}
 	m.wait.Add(1)
 	go func() {
 		defer m.wait.Done()
-		var seen uint64
-		if c := m.Last(); c != nil {
-			seen = c.Version
-		}
 		for m.ctx.Err() == nil {
 			c, err := m.fetch(m.ctx, seen, watchTime)
 			if err != nil {

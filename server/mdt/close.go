@@ -120,7 +120,7 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 		o.h.opens.close(f)
 		o.h.stats.opens.Add(-1)
 	}
-	if n.IsFile() && o.applyReport(n, r, last && whole) {
+	if n.IsFile() && !o.x.ReadOnly && o.applyReport(n, r, last && whole) {
 		o.put(n, false)
 	}
 	return nil

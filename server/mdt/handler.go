@@ -198,11 +198,17 @@ func (h *Handler) Serve(e *env.Env, x *target.Export, c *rpc.Call) error {
 		if i < 0 || i >= len(operations) || operations[i] == nil {
 			return status.Errorf(status.NotSupport, "mdt: %s does not know %v", h.o.Name, op)
 		}
-		if x.ReadOnly && op.Modifies() && op != wire.OpOpen && op != wire.OpClose && op != wire.OpSeq {
+		if x.ReadOnly && op.Modifies() && !readOnlyMay(op) {
 			return status.ReadOnly
 		}
 		return operations[i](o)
 	}
+}
+
+// readOnlyMay reports whether a read-only client may ask for an operation that modifies: opens and closes are state of its
+// export, and a report of it changes nothing but closes.
+func readOnlyMay(op wire.Op) bool {
+	return op == wire.OpOpen || op == wire.OpClose || op == wire.OpReportSizes || op == wire.OpSeq
 }
 
 // operations are the requests of an MDT, by opcode from wire.OpLookup on.

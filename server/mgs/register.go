@@ -52,7 +52,9 @@ func (m *MGS) register(ctx context.Context, e *env.Env, s *session, q *wirepb.Re
 	}
 	rec.pb, rec.owner, rec.reported, rec.state = pb, s, time.Now(), "starting"
 	m.targets[key] = rec
-	s.mine = append(s.mine, key)
+	if !slices.Contains(s.mine, key) {
+		s.mine = append(s.mine, key)
+	}
 	version := m.version
 	m.mu.Unlock()
 	if err := m.o.KV.WaitCommitted(ctx, n); err != nil {
@@ -150,6 +152,9 @@ func (m *MGS) report(s *session, q *wirepb.ReportRequest) error {
 			return status.Errorf(status.Refused, "mgs: a report of %s from a peer that has not registered it", TargetName(m.o.FSName, t.Kind, t.Index))
 		}
 		r := m.targets[k]
+		if r.owner != s {
+			return status.Errorf(status.Refused, "mgs: a report of %s, which is served by %s now", r.pb.Name, r.pb.Server)
+		}
 		r.reported = time.Now()
 		r.state = string(t.State[:min(len(t.State), 64)])
 		if f := t.Statfs; f != nil {

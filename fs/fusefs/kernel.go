@@ -1,0 +1,115 @@
+package fusefs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernel is a second hold on the mount's connection, for what the server of requests does not send or tell.
+type kernel struct {
+	// device is the mount's "major:minor"; the minor one names the connection in fusectl. Set before requests are served.
+	device string
+
+	mu sync.Mutex
+	fd int // guarded by mu; -1 once closed
+}
+
+// newKernel holds the connection of fd, which stays the caller's.
+func newKernel(fd int) (*kernel, error) {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("hold on the connection to the kernel: %w", err)
+	}
+	return &kernel{fd: own}, nil
+}
+
+func (k *kernel) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.fd >= 0 {
+		_ = unix.Close(k.fd)
+		k.fd = -1
+	}
+}
+
+// gone reports whether the kernel has ended the connection: nobody waits for an answer any more.
+func (k *kernel) gone() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.fd < 0 {
+		return true
+	}
+	p := []unix.PollFd{{Fd: int32(k.fd)}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0 && p[0].Revents&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0
+}
+
+// Messages that the kernel takes without having asked: struct fuse_out_header of 16 bytes (length, code, and 8 bytes 0),
+// then the message's own struct. All in the machine's byte order.
+const (
+	outHeaderSize   = 16
+	notifyInvalNode = 2 // node(8) offset(8) length(8)
+	notifyIncEpoch  = 8 // nothing
+)
+
+// notify sends a message. Precondition: payload is that of code.
+func (k *kernel) notify(code uint32, payload ...uint64) error {
+	b := make([]byte, outHeaderSize, outHeaderSize+24)
+	binary.NativeEndian.PutUint32(b[4:], code)
+	for _, v := range payload {
+		b = binary.NativeEndian.AppendUint64(b, v)
+	}
+	binary.NativeEndian.PutUint32(b, uint32(len(b)))
+	k.mu.Lock()
+	fd, err := -1, error(nil)
+	if k.fd >= 0 {
+		// Invalidation of pages waits for reads under way: not under the mutex.
+		fd, err = unix.FcntlInt(uintptr(k.fd), unix.F_DUPFD_CLOEXEC, 0)
+	}
+	k.mu.Unlock()
+	if fd < 0 || err != nil {
+		return errors.Join(err, unix.ENOTCONN)
+	}
+	defer unix.Close(fd)
+	_, err = unix.Write(fd, b)
+	return err
+}
+
+// invalidate drops a node's attributes, and its pages from off on for n bytes, 0 for all; a negative off drops none.
+func (k *kernel) invalidate(node uint64, off, n int64) {
+	_ = k.notify(notifyInvalNode, node, uint64(off), uint64(n)) // ENOENT: the kernel does not know the node
+}
+
+// newEpoch makes the kernel look every name up again. Kernels before 6.16 do not know it.
+func (k *kernel) newEpoch() error { return k.notify(notifyIncEpoch) }
+
+// abort ends the connection of a mount that has no place in the tree any more, through fusectl.
+func (k *kernel) abort() error {
+	_, minor, ok := strings.Cut(k.device, ":")
+	if !ok {
+		return fmt.Errorf("device %q of the mount is not known", k.device)
+	}
+	const usual = "/sys/fs/fuse/connections"
+	err := os.WriteFile(filepath.Join(usual, minor, "abort"), []byte("1"), 0)
+	if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	// Nobody has mounted fusectl here.
+	dir, err := os.MkdirTemp("", "strake-fusectl-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(dir)
+	if err := unix.Mount("none", dir, "fusectl", 0, ""); err != nil {
+		return fmt.Errorf("fusectl: %w", err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	return os.WriteFile(filepath.Join(dir, minor, "abort"), []byte("1"), 0)
+}
