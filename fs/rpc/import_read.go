@@ -143,6 +143,9 @@ func (r *role) await() (bool, error) {
 	if kicked {
 		r.kicked = false
 		r.l.nc.SetReadDeadline(time.Time{})
+		if err == nil {
+			r.timer.Reset(leadLimit) // A header came in that moment. It may be another's, and this caller waits on.
+		}
 	}
 	r.mu.Unlock()
 	if kicked && errors.Is(err, os.ErrDeadlineExceeded) {
