@@ -61,7 +61,7 @@ func handOver(res ldlm.ResID) func() {
 		next := ns.Enqueue(0, req, &fx).Handle
 		handles[0] = last
 		ns.Cancel(0, holder, handles, &fx)
-		if _, _, _, ok := ns.Told(req.Client, next); !ok || len(fx.List) != 2 {
+		if _, ok := ns.Told(req.Client, next); !ok || len(fx.List) != 2 {
 			panic("not handed over")
 		}
 		last = next

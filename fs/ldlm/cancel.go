@@ -3,6 +3,8 @@ package ldlm
 import (
 	"slices"
 	"time"
+
+	"github.com/strakefs/strake/fs/status"
 )
 
 // Cancel gives locks back, granted or waiting, and grants what waited for them. Handles that are not the client's are
@@ -50,6 +52,9 @@ func (s *step) remove(l *lock) {
 		s.sh.count.Cancelled++
 	case stateWaiting:
 		res.waiting.remove(l, linkQueue)
+		if res.id.Type == TypeExtent {
+			res.trees.waiting[l.mode.index()].remove(l)
+		}
 		if l.has(markPosix) {
 			s.ns.waits.clear(l.handle, l.flockOwner())
 		}
@@ -107,19 +112,42 @@ func (s *step) evict(client ClientID) int {
 // Told is called when a completion AST or a late reply is about to be sent: it returns the lock as it is granted now and
 // whether it is called back already; then the AST says so itself and no blocking AST will follow. ok is false when the
 // lock is gone or still waits.
-func (ns *Namespace) Told(client ClientID, h Handle) (d Desc, cancel Bits, blocked, ok bool) {
+func (ns *Namespace) Told(client ClientID, h Handle) (a Answer, ok bool) {
 	sh := ns.shardByHandle(h)
 	if sh == nil {
-		return Desc{}, 0, false, false
+		return Answer{}, false
 	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	l := sh.locks.find(h, client)
 	if l == nil || l.state != stateGranted {
-		return Desc{}, 0, false, false
+		return Answer{}, false
 	}
 	l.marks &^= markUntold
-	return l.desc(), l.called, l.has(markBlocked), true
+	return Answer{Remote: h, Desc: l.desc(), Blocked: l.has(markBlocked),
+		Recall: Recall{Bits: l.called, Discard: l.has(markDiscard)}}, true
+}
+
+// DenyWaiting denies all that waits for a resource, flock requests included: its object is gone. It returns how many.
+func (ns *Namespace) DenyWaiting(now time.Duration, id ResID, k status.Kind, fx *Effects) int {
+	sh, hash := ns.shardOf(id)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	res := sh.table.find(id, hash)
+	if res == nil {
+		return 0
+	}
+	s := step{sh: sh, ns: ns, now: now, fx: fx}
+	n := 0
+	for l := res.waiting.head; l != nil; l = res.waiting.head {
+		fx.add(EffectDeny, l).Status = k
+		sh.count.Denied++
+		s.remove(l)
+		n++
+	}
+	s.reprocess(res)
+	sh.tidyLocked(res)
+	return n
 }
 
 // reprocess grants what can be granted after a lock of the resource went or became weaker: converters first, then
@@ -133,23 +161,12 @@ func (s *step) reprocess(res *resource) {
 		return
 	}
 	s.reprocessConverting(res)
-	res.resetWaitIndex()
-	passed := s.sh.passed[:0]
-	for l := res.waiting.head; l != nil; {
-		next := l.links[linkQueue].next
-		if s.conflictsGranted(res, l) || s.conflictsWaiting(res, l) || s.conflictsConverting(res, l) {
-			res.waitIndex(l)
-			if s.fresh {
-				s.callBack(res, l)
-			}
-		} else {
-			res.waiting.remove(l, linkQueue)
-			l.marks |= markUntold
-			s.grant(l)
-			s.fresh = true
-			passed = append(passed, l)
-		}
-		l = next
+	passed, done := s.sh.passed[:0], false
+	if res.id.Type == TypeExtent {
+		passed, done = s.reprocessHead(res, passed)
+	}
+	if !done {
+		passed = s.reprocessAll(res, passed)
 	}
 	for _, l := range passed {
 		res.drop(l)
@@ -160,4 +177,61 @@ func (s *step) reprocess(res *resource) {
 	}
 	clear(passed)
 	s.sh.passed = passed[:0]
+}
+
+// reprocessHead grants from the front of an extent resource's queue as long as it can. It reports whether that was all:
+// the queue is empty, or its first lock keeps out all others, which is how a queue for whole objects looks. Then
+// the walk over all of it is spared.
+func (s *step) reprocessHead(res *resource, passed []*lock) ([]*lock, bool) {
+	for l := res.waiting.head; l != nil; l = res.waiting.head {
+		if s.conflictsGranted(res, l) || s.conflictsConverting(res, l) {
+			if s.fresh {
+				s.callBack(res, l)
+			}
+			return passed, res.wall(l)
+		}
+		res.trees.waiting[l.mode.index()].remove(l)
+		passed = s.pass(res, l, passed)
+	}
+	return passed, true
+}
+
+// wall reports whether a waiting lock keeps out all that wait behind it, and is kept out by all that keeps them out.
+func (r *resource) wall(l *lock) bool {
+	if l.ext != whole() || l.mode == GROUP {
+		return false
+	}
+	for m := range r.trees.waiting {
+		if mode := Mode(1 << m); r.trees.waiting[m].root != nil && (Compatible(l.mode, mode) || !l.mode.covers(mode)) {
+			return false
+		}
+	}
+	return true
+}
+
+// reprocessAll walks the whole queue and fills the index of waiting locks with those it passes over.
+func (s *step) reprocessAll(res *resource, passed []*lock) []*lock {
+	res.resetWaitIndex()
+	for l := res.waiting.head; l != nil; {
+		next := l.links[linkQueue].next
+		if s.conflictsGranted(res, l) || s.conflictsWaiting(res, l) || s.conflictsConverting(res, l) {
+			res.waitIndex(l)
+			if s.fresh {
+				s.callBack(res, l)
+			}
+		} else {
+			passed = s.pass(res, l, passed)
+		}
+		l = next
+	}
+	return passed
+}
+
+// pass grants a waiting lock as it was asked for.
+func (s *step) pass(res *resource, l *lock, passed []*lock) []*lock {
+	res.waiting.remove(l, linkQueue)
+	l.marks |= markUntold
+	s.grant(l)
+	s.fresh = true
+	return append(passed, l)
 }

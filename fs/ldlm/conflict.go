@@ -110,7 +110,7 @@ func (s *step) callBack(res *resource, a *lock) {
 		if res.id.Type == TypeExtent {
 			res.trees.granted[m.index()].overlapping(a.ext, func(h *lock) bool {
 				if !h.has(markBlocked) && a.stands(h) {
-					s.block(h, a.desc(), 0)
+					s.block(h, a, 0)
 				}
 				return true
 			})
@@ -119,15 +119,15 @@ func (s *step) callBack(res *resource, a *lock) {
 		for h := q.head; h != nil && !h.has(markBlocked); {
 			next := h.links[linkQueue].next
 			if common := h.bits & a.bits; common != 0 && a.stands(h) {
-				s.block(h, a.desc(), common)
+				s.block(h, a, common)
 			}
 			h = next
 		}
 	}
 }
 
-// block calls a granted lock back.
-func (s *step) block(h *lock, by Desc, bits Bits) {
+// block calls a granted lock back, for by or, with nil, to free memory.
+func (s *step) block(h, by *lock, bits Bits) {
 	s.sh.unlistLocked(h)
 	h.marks |= markBlocked
 	h.called = 0
@@ -145,11 +145,17 @@ func (s *step) block(h *lock, by Desc, bits Bits) {
 		}
 		s.sh.listCalledLocked(h, deadline)
 	}
+	if by != nil && by.flags&DiscardData != 0 {
+		h.marks |= markDiscard
+	}
 	if h.has(markUntold) {
 		return // Told says so
 	}
 	e := s.fx.add(EffectBlocking, h)
-	e.Desc, e.Cancel = by, h.called
+	e.Desc, e.Cancel, e.Discard = Desc{}, h.called, h.has(markDiscard)
+	if by != nil {
+		e.Desc = by.desc()
+	}
 }
 
 // contended counts the real conflicts that an enqueue met: those whose requested ranges overlap. Whole-object PR locks

@@ -48,7 +48,7 @@ func (ns *Namespace) Convert(now time.Duration, c *Conversion, fx *Effects) Repl
 		}
 		if l.has(markBlocked) {
 			s.sh.unlistLocked(l)
-			l.marks &^= markBlocked | markRevoked
+			l.marks &^= markBlocked | markDiscard
 			l.called = 0
 			l.res.drop(l) // to the front: called-back ones stand behind
 			l.res.add(l)

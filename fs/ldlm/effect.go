@@ -53,6 +53,8 @@ type Effect struct {
 	Desc Desc
 	// Cancel is the bits to give up; of an extent or plain lock it is empty and means all of it.
 	Cancel Bits
+	// Discard: what the lock covers need not be written back, its object is being destroyed (EffectBlocking, EffectCancel).
+	Discard bool
 	// Status is why EffectDeny denies.
 	Status status.Kind
 	// Data is what the request brought.

@@ -70,8 +70,7 @@ func (ns *Namespace) Reclaim(now time.Duration, n int, fx *Effects) int {
 		for k := 0; k < each && l != nil; {
 			next := l.links[linkAge].next
 			if l.mode != GROUP {
-				l.marks |= markRevoked
-				s.block(l, Desc{}, l.bits)
+				s.block(l, nil, l.bits)
 				sh.count.Revoked++
 				k++
 				total++

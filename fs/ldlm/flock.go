@@ -13,6 +13,10 @@ type flockState struct {
 	at       int          // place in the shard's list of flock resources
 }
 
+// maxFlockRanges bounds the ranges held on one file: beyond it a client's every lock call would keep the shard's mutex for
+// more than about a millisecond.
+const maxFlockRanges = 1 << 16
+
 // FlockOp says what a flock request wants.
 type FlockOp uint8
 
@@ -59,7 +63,7 @@ func (r *FlockRequest) check() status.Kind {
 // be able to grow or change what it has. Waiting requests of one file are granted first come, first served.
 //
 // Statuses of a denial: Invalid, Again (it conflicts and does not wait), Deadlock (a Posix request that would wait for
-// its own owner), NoMemory.
+// its own owner), NoMemory (65,536 ranges are held on the file, or the shard's table is full).
 func (ns *Namespace) Flock(now time.Duration, r *FlockRequest, fx *Effects) FlockReply {
 	if k := r.check(); k != status.OK {
 		return FlockReply{Outcome: Denied, Status: k}
@@ -92,6 +96,10 @@ func (ns *Namespace) TestFlock(r *FlockRequest) (FlockRange, bool) {
 
 func (s *step) flock(res *resource, r *FlockRequest) FlockReply {
 	t := &res.flock.table
+	if len(t.ranges) >= maxFlockRanges && r.Op != FlockUnlock {
+		s.sh.count.Denied++
+		return FlockReply{Outcome: Denied, Status: status.NoMemory}
+	}
 	if r.Op == FlockUnlock || r.Range.Owner.Class == BSD && !heldAs(t, &r.Range) {
 		if t.Clear(&r.Range) {
 			s.sh.count.Cancelled++

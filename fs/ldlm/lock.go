@@ -62,12 +62,14 @@ const (
 	markUntold
 	// markConverting: also in its resource's converting queue.
 	markConverting
+	// markReturning: some bits of a mirror's lock are on their way back.
+	markReturning
 	// markListed: in the shard's list by age or deadline.
 	markListed
 	// markPosix: a waiting fcntl lock, which takes part in deadlock detection.
 	markPosix
-	// markRevoked: asked back to free memory, not for another lock.
-	markRevoked
+	// markDiscard: called back by a lock with DiscardData.
+	markDiscard
 )
 
 // The intrusive lists a lock can be in.

@@ -50,7 +50,7 @@ func (ns *Namespace) EarlyCancel(e *Early, to []Cancel) []Cancel {
 			if res.id.Type == TypeExtent {
 				hit = l.ext.Overlaps(e.Extent)
 			}
-			if hit && l.state == stateGranted && l.pins == 0 && l.marks&(markConverting|markBlocked) == 0 {
+			if hit && l.state == stateGranted && l.pins == 0 && l.marks&(markReturning|markBlocked) == 0 {
 				to = sh.cancelLocked(l, to)
 			}
 		}

@@ -32,13 +32,19 @@ func (ns *Namespace) Prepare(r *Request) Handle {
 	return l.handle
 }
 
+// Recall is what a blocking AST asks for.
+type Recall struct {
+	Bits    Bits // to give up; 0: the whole lock
+	Discard bool // what the lock covers need not be written back
+}
+
 // Answer is what the server granted, as a reply or completion AST tells it.
 type Answer struct {
 	Remote Handle // the server's handle
 	Desc   Desc
-	// Blocked: the lock is called back already, Cancel bits of it or, with 0, all.
+	// Blocked: the lock is called back already, as Recall says.
 	Blocked bool
-	Cancel  Bits
+	Recall  Recall
 }
 
 // Settle enters what the server granted. A second answer for the same lock changes nothing. It returns false when the
@@ -54,7 +60,7 @@ func (ns *Namespace) Settle(h Handle, a *Answer) bool {
 		l.remote = a.Remote
 	}
 	if a.Blocked {
-		l.callBack(a.Cancel)
+		l.callBack(&a.Recall)
 	}
 	if l.state != stateWaiting {
 		return true
@@ -100,9 +106,6 @@ func (ns *Namespace) Drop(h Handle) bool {
 	}
 	defer sh.mu.Unlock()
 	res := l.res
-	if l.state == stateWaiting && res.id.Type == TypeExtent {
-		res.trees.waiting[l.mode.index()].remove(l)
-	}
 	s := step{sh: sh, ns: ns}
 	s.remove(l)
 	sh.tidyLocked(res)
@@ -178,7 +181,7 @@ func (l *lock) fits(w *Wanted) bool {
 	switch {
 	case l.state != stateGranted, l.mode == GROUP && l.owner != w.GID:
 		return false
-	case l.has(markConverting):
+	case l.has(markReturning):
 		return w.Bits != 0 && w.Bits&l.called == 0 && w.Bits&^l.newBits == 0
 	}
 	return !l.has(markBlocked) || w.Blocked && l.pins > 0
@@ -191,7 +194,7 @@ func (ns *Namespace) Pin(h Handle) bool {
 		return false
 	}
 	defer sh.mu.Unlock()
-	if l.state == stateCancelling || l.has(markConverting) {
+	if l.state == stateCancelling || l.has(markReturning) {
 		return false
 	}
 	sh.unlistLocked(l)
@@ -218,7 +221,7 @@ func (ns *Namespace) Unpin(now time.Duration, h Handle, fx *Effects) {
 func (sh *shard) restLocked(l *lock, now time.Duration, fx *Effects) {
 	switch {
 	case l.pins > 0 || l.state != stateGranted || l.has(markListed):
-	case l.has(markConverting):
+	case l.has(markReturning):
 		// The answer to the conversion brings it back here.
 	case l.has(markBlocked) || l.mode == GROUP:
 		sh.giveBackLocked(l, fx)
@@ -230,20 +233,24 @@ func (sh *shard) restLocked(l *lock, now time.Duration, fx *Effects) {
 // giveBackLocked makes the effect that gives a lock, or the bits called back, to the server.
 func (sh *shard) giveBackLocked(l *lock, fx *Effects) {
 	if keep := l.bits &^ l.called; l.res.id.Type == TypeInodeBits && l.has(markBlocked) && keep != 0 {
-		l.marks |= markConverting
+		l.marks |= markReturning
 		l.newBits = keep
 		fx.add(EffectConvert, l).Cancel = l.bits & l.called
 		return
 	}
 	l.state = stateCancelling
-	fx.add(EffectCancel, l)
+	fx.add(EffectCancel, l).Discard = l.has(markDiscard)
 }
 
 // allCalled in called means the whole lock, whatever bits it has.
 const allCalled = ^Bits(0)
 
 // callBack adds what a mirror's lock is asked for.
-func (l *lock) callBack(bits Bits) {
+func (l *lock) callBack(r *Recall) {
+	bits := r.Bits
+	if r.Discard {
+		l.marks |= markDiscard
+	}
 	if bits == 0 {
 		bits = allCalled
 	}
@@ -251,10 +258,9 @@ func (l *lock) callBack(bits Bits) {
 	l.called |= bits
 }
 
-// CallBack enters a blocking AST. bits are the ones to give up, 0 for the whole lock. If nobody uses the lock the effect
-// that gives it back comes at once, otherwise with the last Unpin. It returns false when the lock is gone or on its way
+// CallBack enters a blocking AST. If nobody uses the lock the effect that gives it back comes at once, otherwise with the last Unpin. It returns false when the lock is gone or on its way
 // already: the cancel crossed the AST.
-func (ns *Namespace) CallBack(now time.Duration, h Handle, bits Bits, fx *Effects) bool {
+func (ns *Namespace) CallBack(now time.Duration, h Handle, r *Recall, fx *Effects) bool {
 	sh, l := ns.lockMirror(h)
 	if l == nil {
 		return false
@@ -264,7 +270,7 @@ func (ns *Namespace) CallBack(now time.Duration, h Handle, bits Bits, fx *Effect
 		return false
 	}
 	sh.unlistLocked(l)
-	l.callBack(bits)
+	l.callBack(r)
 	sh.count.Blocking++
 	if l.state == stateGranted { // matches find those not called back first
 		q := &l.res.granted[l.mode.index()]
@@ -287,7 +293,7 @@ func (ns *Namespace) Converted(now time.Duration, h Handle, d Desc, fx *Effects)
 		return false
 	}
 	s := step{sh: sh, ns: ns, now: now, fx: fx}
-	l.marks &^= markConverting
+	l.marks &^= markReturning
 	sh.unlistLocked(l)
 	if l.called != allCalled {
 		if l.called &= d.Bits; l.called == 0 {

@@ -140,9 +140,9 @@ func (w *world) effects() error {
 		case ldlm.EffectCompletion:
 			h.granted = true
 			delete(w.called, e.Handle)
-			if _, _, blocked, ok := w.ns.Told(e.Client, e.Handle); !ok {
+			if a, ok := w.ns.Told(e.Client, e.Handle); !ok {
 				return fmt.Errorf("completion of a lock that is not granted")
-			} else if blocked {
+			} else if a.Blocked {
 				w.called[e.Handle]++
 			}
 		case ldlm.EffectBlocking:

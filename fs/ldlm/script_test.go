@@ -12,11 +12,12 @@ import (
 	"github.com/strakefs/strake/fs/extent"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/ldlm"
+	"github.com/strakefs/strake/fs/status"
 )
 
-// TestScripts runs testdata/*.txt: one line of input is one step, the output is its reply and effects.
+// TestScripts runs testdata/script/*.txt: one line of input is one step, the output is its reply and effects.
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		s := newScript()
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			if d.Cmd == "new" {
@@ -142,7 +143,7 @@ func (a *args) res() ldlm.ResID {
 func (a *args) flags() ldlm.Flags {
 	var f ldlm.Flags
 	for name, bit := range map[string]ldlm.Flags{"noexpansion": ldlm.NoExpansion, "nowait": ldlm.NoWait,
-		"speculative": ldlm.Speculative, "glimpse": ldlm.Glimpse, "replay": ldlm.Replay} {
+		"speculative": ldlm.Speculative, "glimpse": ldlm.Glimpse, "replay": ldlm.Replay, "discard": ldlm.DiscardData} {
 		for _, b := range a.bare {
 			if b == name {
 				f |= bit
@@ -235,7 +236,17 @@ func (s *script) effect(e *ldlm.Effect) {
 	if e.Cancel != 0 {
 		text += ", give up " + e.Cancel.String()
 	}
-	s.printf("%s", text)
+	if e.Status != status.OK {
+		text += ", " + e.Status.Error()
+	}
+	s.printf("%s%s", text, discard(e.Discard))
+}
+
+func discard(d bool) string {
+	if d {
+		return ", discard"
+	}
+	return ""
 }
 
 func (s *script) reply(r ldlm.Reply) {
@@ -283,8 +294,10 @@ func (s *script) server(a *args, cmd string) bool {
 		s.reply(s.ns.Convert(s.now, &ldlm.Conversion{Client: s.owner[a.bare[0]], Handle: s.handle(a), Mode: a.mode("mode"),
 			Bits: a.bits("bits"), Tag: a.num("tag")}, &s.fx))
 	case "told":
-		d, cancel, blocked, ok := s.ns.Told(s.owner[a.bare[0]], s.handle(a))
-		s.printf("  %v: %s, called back %v %v", ok, desc(d), blocked, cancel)
+		d, ok := s.ns.Told(s.owner[a.bare[0]], s.handle(a))
+		s.printf("  %v: %s, called back %v %v%s", ok, desc(d.Desc), d.Blocked, d.Recall.Bits, discard(d.Recall.Discard))
+	case "deny":
+		s.printf("  %d denied", s.ns.DenyWaiting(s.now, a.res(), status.Stopping, &s.fx))
 	case "evict":
 		s.printf("  %d locks", s.ns.Evict(s.now, ldlm.ClientID(a.num("client")), &s.fx))
 	case "expired":
@@ -357,7 +370,7 @@ func (s *script) client(a *args, cmd string) bool {
 		s.printf("  %v", h != 0)
 	case "settle":
 		ans := ldlm.Answer{Remote: 77, Desc: ldlm.Desc{Mode: a.mode("mode"), Bits: a.bits("bits"), Extent: a.extent("ext")},
-			Cancel: a.bits("cancel")}
+			Recall: ldlm.Recall{Bits: a.bits("cancel")}}
 		ans.Blocked = len(a.bare) > 1 && a.bare[1] == "blocked"
 		s.printf("  %v", s.mirror.Settle(s.handle(a), &ans))
 	case "match":
@@ -370,7 +383,8 @@ func (s *script) client(a *args, cmd string) bool {
 	case "pin":
 		s.printf("  %v", s.mirror.Pin(s.handle(a)))
 	case "callback":
-		s.printf("  %v", s.mirror.CallBack(s.now, s.handle(a), a.bits("bits"), &s.fx))
+		s.printf("  %v", s.mirror.CallBack(s.now, s.handle(a),
+			&ldlm.Recall{Bits: a.bits("bits"), Discard: len(a.bare) > 1}, &s.fx))
 	case "converted":
 		s.printf("  %v", s.mirror.Converted(s.now, s.handle(a), ldlm.Desc{Mode: a.mode("mode"), Bits: a.bits("bits")}, &s.fx))
 	case "drop":

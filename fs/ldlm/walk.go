@@ -19,13 +19,16 @@ type LockInfo struct {
 	Granted        bool // false: waiting
 	Blocked        bool // called back
 	Pins           int32
-	Data           any
+	// Unused: in the LRU, on a mirror since Since; on a server granted to a client, and not called back, at Since.
+	Unused bool
+	Since  time.Duration
+	Data   any
 }
 
 func (l *lock) info() LockInfo {
 	return LockInfo{Handle: l.handle, Remote: l.remote, Client: l.client, Res: l.res.id, Desc: l.desc(), Asked: l.req,
 		Flags: l.flags, Granted: l.state == stateGranted || l.state == stateCancelling, Blocked: l.has(markBlocked),
-		Pins: l.pins, Data: l.data}
+		Pins: l.pins, Unused: l.has(markListed) && !l.has(markBlocked), Since: l.stamp, Data: l.data}
 }
 
 // Lock returns a copy of a client's lock.
