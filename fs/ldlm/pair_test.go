@@ -20,7 +20,6 @@ type message struct {
 	remote   ldlm.Handle // the server's
 	req      *ldlm.Request
 	answer   ldlm.Answer
-	desc     ldlm.Desc
 	bits     ldlm.Bits
 }
 
@@ -38,8 +37,7 @@ type cluster struct {
 	server  *ldlm.Namespace
 	mirrors []*ldlm.Namespace // by ClientID-1
 	wire    []message
-	using   [][]use // by client
-	waiting map[ldlm.Handle]use
+	using   [][]use         // by client
 	asked   [][]ldlm.Handle // handles that wait for an answer, by client
 	fx      ldlm.Effects
 	granted int

@@ -42,6 +42,8 @@ type world struct {
 	// called is how many blocking ASTs each granted lock has got since it was granted or converted.
 	called map[ldlm.Handle]int
 	modes  []ldlm.Mode
+	// dense: one inode, one bit a request, more enqueues than cancels: many granted locks on one resource.
+	dense bool
 }
 
 func newWorld(p pick, resources int) *world {
@@ -52,6 +54,9 @@ func newWorld(p pick, resources int) *world {
 
 func (w *world) request() *ldlm.Request {
 	n := w.p.IntN(w.res)
+	if w.dense {
+		n = 1
+	}
 	r := &ldlm.Request{Mode: w.modes[w.p.IntN(len(w.modes))], Client: ldlm.ClientID(w.p.IntN(6)),
 		GID: uint64(1 + w.p.IntN(2))}
 	if n%2 == 0 {
@@ -67,6 +72,10 @@ func (w *world) request() *ldlm.Request {
 	} else {
 		r.Res = ldlm.InodeRes(fid.FID{Seq: fid.SeqFirst, OID: uint32(n)})
 		r.Bits, r.TryBits = ldlm.Bits(1+w.p.IntN(127)), ldlm.Bits(w.p.IntN(128))
+		if w.dense {
+			r.Bits = 1 << w.p.IntN(7)
+			r.TryBits &= 1 << w.p.IntN(7)
+		}
 	}
 	r.Flags = []ldlm.Flags{0, 0, 0, 0, ldlm.NoWait, ldlm.NoExpansion, ldlm.Speculative, ldlm.Replay}[w.p.IntN(8)]
 	return r
@@ -87,7 +96,7 @@ func (w *world) step() error {
 			}
 			w.locks, w.by[h.handle] = append(w.locks, h), h
 		}
-	case op < 16:
+	case op < 16 && (!w.dense || op < 15):
 		h := w.take(w.p.IntN(len(w.locks)))
 		if n := w.ns.Cancel(w.now, h.client, []ldlm.Handle{h.handle}, &w.fx); n != 1 {
 			return fmt.Errorf("cancel of %v found %d", h.handle, n)
@@ -102,7 +111,7 @@ func (w *world) step() error {
 		if reply := w.ns.Convert(w.now, &c, &w.fx); reply.Outcome == ldlm.Granted {
 			delete(w.called, h.handle)
 		}
-	case op == 18:
+	case op == 18 && (!w.dense || w.p.IntN(10) == 0):
 		c := ldlm.ClientID(w.p.IntN(6))
 		w.ns.Evict(w.now, c, &w.fx)
 		for i := len(w.locks) - 1; i >= 0; i-- {
@@ -185,6 +194,27 @@ func TestRandomFew(t *testing.T) {
 		}
 		w := newWorld(rand.New(rand.NewPCG(seed, 1)), 1+i%4)
 		w.run(t, seed, 250)
+	}
+}
+
+// TestRandomDense drives one inode with so many locks that they are counted by mode and bit.
+func TestRandomDense(t *testing.T) {
+	most := 0
+	for i := range 20 {
+		seed := uint64(i)
+		if i >= 10 {
+			seed = rand.Uint64()
+		}
+		w := newWorld(rand.New(rand.NewPCG(seed, 4)), 2)
+		w.dense, w.modes = true, []ldlm.Mode{ldlm.PR, ldlm.CR, ldlm.NL, ldlm.PR, ldlm.CR, ldlm.CW, ldlm.EX}
+		for range 10 {
+			w.run(t, seed, 40)
+			info, _ := w.ns.Resource(w.now, ldlm.InodeRes(fid.FID{Seq: fid.SeqFirst, OID: 1}))
+			most = max(most, info.Granted)
+		}
+	}
+	if most < 20 { // counted from 16
+		t.Errorf("at most %d granted: too few to mean anything", most)
 	}
 }
 
