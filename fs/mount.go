@@ -109,7 +109,8 @@ func (m *Mount) start(ctx context.Context) error {
 	m.mgc.Watch(m.apply)
 	prefix := fmt.Sprintf("llite.%s-%d.", m.o.FSName, m.o.Number)
 	m.client = client.New(client.Options{
-		MDC: m.mdc, Data: m.data, ReadOnly: m.o.Kernel.ReadOnly, Atime: m.o.Atime, Exclusive: &m.exclusive,
+		MDC: m.mdc, Data: m.data, ReadOnly: m.o.Kernel.ReadOnly, Atime: m.o.Atime,
+		Sync: m.o.Kernel.Sync, DirSync: m.o.Kernel.Sync || m.o.Kernel.DirSync, Exclusive: &m.exclusive,
 		NamesMax: namesMax, Info: m.info, Log: m.o.Log, Stats: m.o.Stats, StatsPrefix: prefix,
 	})
 	m.mu.Lock()

@@ -114,6 +114,9 @@ func (c *Client) Setattr(ctx context.Context, who *mdc.Caller, f fid.FID, s *Set
 	if in != nil && valid.Any(attr.ValidAtime|attr.ValidAtimeNow) && !valid.Any(attr.ValidMtime|attr.ValidMtimeNow) {
 		// A report of an earlier read, on its way, would move the access time after this: only changes of mtime open a
 		// generation.
+		in.mu.Lock()
+		in.hasAtime = false
+		in.mu.Unlock()
 		if err := c.mdc.DrainReports(ctx); err != nil {
 			return err
 		}

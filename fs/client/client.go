@@ -31,6 +31,8 @@ type Options struct {
 	Data     *lov.Set
 	ReadOnly bool
 	Atime    Atime
+	// Sync makes every write durable before it is answered, DirSync every change of a folder.
+	Sync, DirSync bool
 	// Exclusive tells whether the MDT admits no other writer; it may change with a reconnect.
 	Exclusive *atomic.Bool
 	// NamesMax bounds the names that are remembered to answer lookups of absent ones.
@@ -77,9 +79,9 @@ func New(o Options) *Client {
 	} else {
 		c.lost = new(stats.Counter)
 	}
-	for range retireWorkers {
+	for i := range retireWorkers {
 		c.retire.workers.Add(1)
-		go c.retireLoop()
+		go c.retireLoop(i < lateWorkers)
 	}
 	return c
 }

@@ -58,7 +58,14 @@ func (c *Client) Create(ctx context.Context, who *mdc.Caller, parent fid.FID, na
 		return nil, err
 	}
 	c.changes.mark(e.Attr.FID.Ino())
-	return c.opened(ctx, e, c.get(e.Attr.FID), what.Flags, a)
+	h, err := c.opened(ctx, e, c.get(e.Attr.FID), what.Flags, a)
+	if err == nil && e.Created && !what.Tmpfile {
+		if err = c.settle(ctx, &e.Parent, parent); err != nil {
+			h.Release()
+			return nil, err
+		}
+	}
+	return h, err
 }
 
 // opened makes a handle of an answered open, and takes over the reference to the inode. A failure closes the open at the
@@ -79,7 +86,8 @@ func (c *Client) opened(ctx context.Context, e *mdc.Entry, in *inode, flags uint
 	in.mu.Unlock()
 	h := &Handle{
 		c: c, in: in, id: e.Handle, append: flags&syscall.O_APPEND != 0, direct: flags&syscall.O_DIRECT != 0,
-		write: writable(flags), sync: flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0, atime: c.opts.Atime,
+		write: writable(flags), atime: c.opts.Atime,
+		sync: c.opts.Sync || flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0 || e.Attr.Flags&attr.FlagSync != 0,
 	}
 	if c.opts.ReadOnly || flags&syscall.O_NOATIME != 0 || e.Attr.Flags&attr.FlagNoAtime != 0 {
 		h.atime = NoAtime

@@ -205,6 +205,7 @@ func (in *inode) complete(a *attr.Attr) {
 	defer in.mu.Unlock()
 	if in.knowsLocked() {
 		a.Size, a.Blocks, a.SizeValid = in.file.Size(), in.file.Blocks(), true
+		a.Volatile = in.file.Vague()
 	}
 	if in.hasMtime && in.gen >= a.SetattrGen {
 		a.Mtime = in.mtime

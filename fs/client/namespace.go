@@ -62,9 +62,20 @@ func (c *Client) Make(ctx context.Context, who *mdc.Caller, parent fid.FID, name
 	case a.IsDir() && c.Exclusive():
 		c.names.begin(a.FID.Ino())
 	case a.IsFile():
-		return c.fill(ctx, e, nil, a)
+		if err := c.fill(ctx, e, nil, a); err != nil {
+			return err
+		}
 	}
-	return nil
+	return c.settle(ctx, &e.Parent, parent)
+}
+
+// settle makes a change of a folder durable where the mount or the folder asks for it (dirsync, chattr +D). a are the
+// folder's attributes, zero if they were not told.
+func (c *Client) settle(ctx context.Context, a *attr.Attr, folder fid.FID) error {
+	if !c.opts.DirSync && a.Flags&attr.FlagDirSync == 0 {
+		return nil
+	}
+	return c.mdc.Sync(ctx, folder, false)
 }
 
 // Readlink gives a symbolic link's target.
@@ -94,7 +105,10 @@ func (c *Client) Link(ctx context.Context, who *mdc.Caller, f, parent fid.FID, n
 	}
 	c.changes.mark(f.Ino())
 	c.changes.mark(parent.Ino())
-	return c.fill(ctx, e, in, a)
+	if err := c.fill(ctx, e, in, a); err != nil {
+		return err
+	}
+	return c.settle(ctx, &e.Parent, parent)
 }
 
 // Unlink removes a name, of a folder if rmdir.
@@ -102,14 +116,14 @@ func (c *Client) Unlink(ctx context.Context, who *mdc.Caller, parent fid.FID, na
 	if c.opts.ReadOnly {
 		return status.ReadOnly
 	}
-	var child attr.Attr
-	if err := c.mdc.Unlink(ctx, who, parent, name, rmdir, &child); err != nil {
+	var out mdc.Unlinked
+	if err := c.mdc.Unlink(ctx, who, parent, name, rmdir, &out); err != nil {
 		return err
 	}
 	c.names.remove(parent.Ino(), name)
 	c.changes.mark(parent.Ino())
-	c.left(&child)
-	return nil
+	c.left(&out.Child)
+	return c.settle(ctx, &out.Parent, parent)
 }
 
 // left notes that an inode has lost a name.
@@ -161,17 +175,17 @@ func (c *Client) Rename(ctx context.Context, who *mdc.Caller, r *mdc.Renaming) e
 	c.changes.mark(out.Moved.FID.Ino())
 	c.changes.mark(r.From.Ino())
 	c.changes.mark(r.To.Ino())
-	if out.Target.FID.IsZero() {
-		return nil
-	}
-	if r.Flags&RenameExchange != 0 {
+	switch {
+	case out.Target.FID.IsZero():
+	case r.Flags&RenameExchange != 0:
 		c.changes.mark(out.Target.FID.Ino())
-		return nil
-	}
-	if out.Moved.FID != out.Target.FID {
+	case out.Moved.FID != out.Target.FID:
 		c.left(&out.Target)
 	}
-	return nil
+	if err := c.settle(ctx, &out.FromParent, r.From); err != nil {
+		return err
+	}
+	return c.settle(ctx, &out.ToParent, r.To)
 }
 
 // SyncDir waits until the newest change of a folder and of its entries is on the MDT's disk.

@@ -11,22 +11,49 @@ import (
 	"github.com/strakefs/strake/fs/mdc"
 )
 
-// retireWorkers bounds the files that are written back at once after their last close.
-const retireWorkers = 16
+// retireWorkers bounds the files that are waited for at once after their last close; lateWorkers of them look first at
+// those that took long before.
+const (
+	retireWorkers = 16
+	lateWorkers   = 4
+)
 
-// retireSlice is how long a worker waits for one file before it looks at the next: files on an OST that is away must not
-// keep all workers from the others.
-const retireSlice = 100 * time.Millisecond
+// Files on an OST that is away must not keep the workers from the others: a worker waits for a file for freshSlice when it
+// is new, and for lateSlice when it comes round again.
+const (
+	freshSlice = 10 * time.Millisecond
+	lateSlice  = 100 * time.Millisecond
+)
 
-// retirement holds the files to write back after their last close. Its queue is bounded by the memory of dirty data:
-// a file in it has some, or leaves at once.
+// fifo is a queue whose memory is used again when it is empty.
+type fifo struct {
+	files []*inode
+	head  int
+}
+
+func (q *fifo) push(in *inode) { q.files = append(q.files, in) }
+
+// pop returns nil when the queue is empty.
+func (q *fifo) pop() *inode {
+	if q.head == len(q.files) {
+		return nil
+	}
+	in := q.files[q.head]
+	q.files[q.head] = nil
+	if q.head++; q.head == len(q.files) {
+		q.files, q.head = q.files[:0], 0
+	}
+	return in
+}
+
+// retirement holds the files to write back after their last close. Its queues are bounded by the memory of dirty data: a
+// file in them has some, or leaves soon.
 type retirement struct {
 	mu   sync.Mutex
-	work *sync.Cond // signalled when queue grows or at the stop
+	work *sync.Cond // signalled when a queue grows and at the stop
 	idle *sync.Cond // signalled when busy reaches 0
-	// queue holds files from head on. guarded by mu
-	queue []*inode
-	head  int
+	// fresh holds files that nobody has waited for, late those that were waited for in vain. guarded by mu
+	fresh, late fifo
 	// busy counts files that are queued or at a worker. guarded by mu
 	busy    int
 	stopped bool // guarded by mu
@@ -40,38 +67,38 @@ func (r *retirement) add(in *inode) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.busy++
-	r.pushLocked(in)
-}
-
-func (r *retirement) pushLocked(in *inode) {
-	r.queue = append(r.queue, in)
+	r.fresh.push(in)
 	r.work.Signal()
 }
 
-// next waits for a file; nil at the stop.
-func (r *retirement) next() *inode {
+// next waits for a file; nil at the stop. lateFirst says which queue is looked at first, slice how long to wait for it.
+func (r *retirement) next(lateFirst bool) (in *inode, slice time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.head == len(r.queue) && !r.stopped {
+	for !r.stopped {
+		if lateFirst {
+			if in = r.late.pop(); in != nil {
+				return in, lateSlice
+			}
+		}
+		if in = r.fresh.pop(); in != nil {
+			return in, freshSlice
+		}
+		if in = r.late.pop(); in != nil {
+			return in, lateSlice
+		}
 		r.work.Wait()
 	}
-	if r.stopped {
-		return nil
-	}
-	in := r.queue[r.head]
-	r.queue[r.head] = nil
-	if r.head++; r.head == len(r.queue) {
-		r.queue, r.head = r.queue[:0], 0
-	}
-	return in
+	return nil, 0
 }
 
-// done takes back a file from a worker; again puts it at the end of the queue.
+// done takes back a file from a worker; again keeps it.
 func (r *retirement) done(in *inode, again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if again {
-		r.pushLocked(in)
+		r.late.push(in)
+		r.work.Signal()
 		return
 	}
 	if r.busy--; r.busy == 0 {
@@ -144,16 +171,21 @@ func (in *inode) release(handle uint64) (retire bool) {
 	return false
 }
 
-func (c *Client) retireLoop() {
+func (c *Client) retireLoop(lateFirst bool) {
 	defer c.retire.workers.Done()
-	for in := c.retire.next(); in != nil; in = c.retire.next() {
-		c.retire.done(in, c.retireOne(in))
+	for {
+		in, slice := c.retire.next(lateFirst)
+		if in == nil {
+			return
+		}
+		c.retire.done(in, c.retireOne(in, slice))
 	}
 }
 
 // retireOne writes a file back after its last close and reports that this mount is no writer of it any more, unless it
-// was opened again meanwhile. again says that it is not through: its OST is slow or away, or it was closed once more.
-func (c *Client) retireOne(in *inode) (again bool) {
+// was opened again meanwhile. It waits for slice at most. again says that it is not through: its OST is slow or away, or
+// it was closed once more.
+func (c *Client) retireOne(in *inode, slice time.Duration) (again bool) {
 	in.mu.Lock()
 	in.again = false
 	file, gone := in.file, in.gone && in.handles == 0
@@ -162,7 +194,7 @@ func (c *Client) retireOne(in *inode) (again bool) {
 	if file != nil && gone {
 		file.Discard()
 	} else if file != nil {
-		ctx, cancel := context.WithTimeout(c.ctx, retireSlice)
+		ctx, cancel := context.WithTimeout(c.ctx, slice)
 		err = file.Flush(ctx)
 		cancel()
 	}

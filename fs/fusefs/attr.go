@@ -18,7 +18,7 @@ func (f *FS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrO
 		return code
 	}
 	f.putAttr(&a, &out.Attr)
-	out.SetTimeout(f.timeout())
+	out.SetTimeout(f.attrTimeout(&a))
 	return fuse.OK
 }
 
@@ -52,7 +52,7 @@ func (f *FS) Statx(cancel <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut)
 	}
 	var s fuse.Attr
 	f.putAttr(&a, &s)
-	out.SetTimeout(f.timeout())
+	out.SetTimeout(f.attrTimeout(&a))
 	out.Statx = fuse.Statx{
 		Mask: statxBasic | statxBtime, Blksize: s.Blksize, Nlink: s.Nlink, Uid: s.Uid, Gid: s.Gid, Mode: uint16(s.Mode),
 		Ino: s.Ino, Size: s.Size, Blocks: s.Blocks,
@@ -119,7 +119,7 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 		return f.code("setattr", in.NodeId, err)
 	}
 	f.putAttr(&a, &out.Attr)
-	out.SetTimeout(f.timeout())
+	out.SetTimeout(f.attrTimeout(&a))
 	return fuse.OK
 }
 
@@ -137,7 +137,7 @@ func (f *FS) chownNobody(ctx context.Context, who *mdc.Caller, in *fuse.SetAttrI
 		return f.code("setattr", in.NodeId, err)
 	}
 	f.putAttr(&a, &out.Attr)
-	out.SetTimeout(f.timeout())
+	out.SetTimeout(f.attrTimeout(&a))
 	return fuse.OK
 }
 

@@ -148,6 +148,14 @@ func (f *FS) timeout() time.Duration {
 	return 0
 }
 
+// attrTimeout is how long the kernel may keep these attributes.
+func (f *FS) attrTimeout(a *attr.Attr) time.Duration {
+	if a.Volatile {
+		return 0
+	}
+	return f.timeout()
+}
+
 // blockSize is what stat(2) calls the best size of I/O: 1 MiB requests reach the client whole, but programs that buffer
 // st_blksize bytes for each open file should not take that much.
 const blockSize = 64 << 10
@@ -174,9 +182,8 @@ func (f *FS) putAttr(a *attr.Attr, out *fuse.Attr) {
 
 func (f *FS) putEntry(a *attr.Attr, out *fuse.EntryOut) {
 	*out = fuse.EntryOut{NodeId: f.number(a.FID), Generation: 1}
-	t := f.timeout()
-	out.SetEntryTimeout(t)
-	out.SetAttrTimeout(t)
+	out.SetEntryTimeout(f.timeout())
+	out.SetAttrTimeout(f.attrTimeout(a))
 	f.putAttr(a, &out.Attr)
 }
 

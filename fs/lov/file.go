@@ -209,6 +209,17 @@ func (f *File) Blocks() uint64 {
 	return n
 }
 
+// Vague reports whether Blocks may change without a call that changes the file: the OSTs know better once they have
+// flushed.
+func (f *File) Vague() bool {
+	for i := range f.objects {
+		if f.usable(i) && f.objects[i].Vague() {
+			return true
+		}
+	}
+	return false
+}
+
 // usable reports whether object i has its OST.
 func (f *File) usable(i int) bool {
 	if f.missing.Load() == 0 {

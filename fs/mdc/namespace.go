@@ -100,9 +100,14 @@ func (m *MDC) Link(ctx context.Context, c *Caller, f, parent fid.FID, name strin
 	return m.entry(ctx, wire.OpLink, q, out)
 }
 
-// Unlink removes a name; rmdir asks for a folder, which must be empty. child gets the inode's attributes after the
-// change: Nlink 0 when its last name is gone.
-func (m *MDC) Unlink(ctx context.Context, c *Caller, parent fid.FID, name string, rmdir bool, child *attr.Attr) error {
+// Unlinked is what an unlink touched. Child has the inode's attributes after the change: Nlink 0 when its last name is
+// gone.
+type Unlinked struct {
+	Child, Parent attr.Attr
+}
+
+// Unlink removes a name; rmdir asks for a folder, which must be empty.
+func (m *MDC) Unlink(ctx context.Context, c *Caller, parent fid.FID, name string, rmdir bool, out *Unlinked) error {
 	q := wirepb.UnlinkRequestFromVTPool()
 	defer q.ReturnToVTPool()
 	q.Caller = caller(c)
@@ -114,7 +119,10 @@ func (m *MDC) Unlink(ctx context.Context, c *Caller, parent fid.FID, name string
 	if _, err := m.call(ctx, wire.OpUnlink, q, p, nil); err != nil {
 		return err
 	}
-	return wire.Attr(p.Attr, child)
+	if err := wire.Attr(p.Attr, &out.Child); err != nil {
+		return err
+	}
+	return wire.Attr(p.Parent, &out.Parent)
 }
 
 // Renaming says what Rename moves.
@@ -127,7 +135,8 @@ type Renaming struct {
 
 // Renamed is what a rename touched. Target has a zero FID when the new name was free.
 type Renamed struct {
-	Moved, Target attr.Attr
+	Moved, Target        attr.Attr
+	FromParent, ToParent attr.Attr
 }
 
 // Rename moves a name, exchanges two, or leaves a whiteout behind, as renameat2(2) does.
@@ -156,5 +165,11 @@ func (m *MDC) Rename(ctx context.Context, c *Caller, r *Renaming, out *Renamed) 
 	if err := wire.Attr(p.Moved, &out.Moved); err != nil {
 		return err
 	}
-	return wire.Attr(p.Target, &out.Target)
+	if err := wire.Attr(p.Target, &out.Target); err != nil {
+		return err
+	}
+	if err := wire.Attr(p.FromParent, &out.FromParent); err != nil {
+		return err
+	}
+	return wire.Attr(p.ToParent, &out.ToParent)
 }
