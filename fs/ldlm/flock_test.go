@@ -89,9 +89,9 @@ func compareFlock(t *rapid.T, table *ldlm.FlockTable, model [][24]byte) {
 
 // TestFlockDeadlock compares every answer with a search through the waits and holders themselves.
 func TestFlockDeadlock(t *testing.T) {
-	rounds := 300
+	rounds := 100
 	if raceOn {
-		rounds = 60
+		rounds = 20
 	}
 	for round := range rounds {
 		seed := rand.Uint64()

@@ -26,7 +26,7 @@ func fillTable(ns *ldlm.Namespace, n int) []ldlm.Handle {
 func TestTableGrows(t *testing.T) {
 	ns := ldlm.New(ldlm.Config{Shards: 4, Seed: 5})
 	var fx ldlm.Effects
-	handles := fillTable(ns, 50000)
+	handles := fillTable(ns, 20000)
 	check := func(entries int) ldlm.TableStats {
 		s := ns.Stats().Table
 		used, buckets := 0, 0
@@ -44,8 +44,8 @@ func TestTableGrows(t *testing.T) {
 		}
 		return s
 	}
-	full := check(50000)
-	if full.Grows == 0 || full.Misses != 50000 || full.Hits != 0 {
+	full := check(20000)
+	if full.Grows == 0 || full.Misses != 20000 || full.Hits != 0 {
 		t.Fatalf("%+v", full)
 	}
 	rand.Shuffle(len(handles), func(i, j int) { handles[i], handles[j] = handles[j], handles[i] })
