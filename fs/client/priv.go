@@ -16,9 +16,6 @@ const (
 	capsNone
 )
 
-// capability is the attribute that holds them.
-const capability = "security.capability"
-
 // unprivileged is who if a change of data by it clears set-uid and set-gid, else nil.
 func unprivileged(who *mdc.Caller) *mdc.Caller {
 	if who.Root() {
@@ -40,7 +37,7 @@ func (c *Client) killPriv(ctx context.Context, who *mdc.Caller, in *inode) error
 	}
 	root := new(mdc.Caller)
 	if !suid {
-		_, err := c.mdc.Getxattr(ctx, root, in.fid, capability, nil)
+		_, err := c.mdc.Getxattr(ctx, root, in.fid, attr.XattrCapability, nil)
 		if err != nil {
 			if status.Of(err) != status.NoData {
 				return err

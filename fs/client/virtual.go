@@ -164,7 +164,7 @@ func (c *Client) Setxattr(ctx context.Context, who *mdc.Caller, f fid.FID, x mdc
 		return status.ReadOnly
 	}
 	defer c.changes.mark(f.Ino())
-	if x.Name == capability {
+	if x.Name == attr.XattrCapability {
 		defer c.capsChanged(f.Ino())
 	}
 	return c.mdc.Setxattr(ctx, who, f, x)

@@ -123,14 +123,18 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	return fuse.OK
 }
 
-// chownNobody is chown(2) with -1 for both ids, the one call that sets nothing: like every chown it clears set-uid, and
-// set-gid where the group can execute.
+// chownNobody is a change that sets nothing: chown(2) with -1 for both ids, or the kernel's own clearing of privileges
+// before a write by somebody who need not be the owner. Both clear set-uid, and set-gid where the group can execute. For
+// root the two cannot be told apart where the file has capabilities: then a write clears what a chown does.
 func (f *FS) chownNobody(ctx context.Context, who *mdc.Caller, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
 	var a attr.Attr
 	node := f.node(in.NodeId)
 	err := f.c.Getattr(ctx, who, node, &a)
 	if err == nil && !a.IsDir() && a.Mode&(attr.SetUID|attr.SetGID) != 0 {
-		set := client.Setting{Valid: attr.ValidUID | attr.ValidGID, Attr: attr.Attr{UID: a.UID, GID: a.GID}}
+		set := client.Setting{Valid: attr.ValidKillSuid}
+		if who.Root() {
+			set = client.Setting{Valid: attr.ValidUID | attr.ValidGID, Attr: attr.Attr{UID: a.UID, GID: a.GID}}
+		}
 		err = f.c.Setattr(ctx, who, node, &set, &a)
 	}
 	if err != nil {
@@ -214,5 +218,10 @@ func (f *FS) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) 
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
+	if name == attr.XattrCapability {
+		// The kernel has asked for CAP_SETFCAP already, or removes it by itself because its caller writes: with the
+		// caller's ids, who need not be allowed to.
+		who = mdc.Caller{PID: h.Pid}
+	}
 	return f.xattrCode("removexattr", h.NodeId, f.c.Removexattr(ctx, &who, f.node(h.NodeId), name))
 }
