@@ -75,7 +75,6 @@ func (o *Object) WriteThrough(ctx context.Context, b []byte, off uint64, mtime a
 		select {
 		case <-t.done:
 		case <-ctx.Done():
-			stop = o.fail("write", off, ctx.Err())
 		}
 		o.mu.Lock()
 	}
@@ -85,7 +84,12 @@ func (o *Object) WriteThrough(ctx context.Context, b []byte, off uint64, mtime a
 		if t.end > 0 {
 			o.holder.Written(o.tag, t.end)
 		}
-		return 0, stop
+		return 0, o.fail("write", off, ctx.Err())
+	}
+	// The last answer may have come together with the end of ctx: its token must not wake the ticket's next user.
+	select {
+	case <-t.done:
+	default:
 	}
 	if t.err != nil {
 		n, stop = int(t.failedAt-off), t.err
