@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"testing"
 
+	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestNamesNeverHideAnEntry: whatever happens in a folder, a name that is there is never called absent.
 func TestNamesNeverHideAnEntry(t *testing.T) {

@@ -5,7 +5,11 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestSignalAloneDoesNotEndARequest(t *testing.T) {
 	var w watcher

@@ -426,10 +426,8 @@ func TestWaitBehindAnotherEnds(t *testing.T) {
 		}()
 	}
 	time.Sleep(100 * time.Millisecond) // one waits for the OST, the others for it
-	for _, cancel := range cancels {
+	for _, cancel := range cancels {   // each ends alone, whoever it is
 		cancel()
-	}
-	for range waiters {
 		select {
 		case err := <-errs:
 			if err == nil {

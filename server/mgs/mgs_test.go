@@ -313,6 +313,16 @@ func TestReports(t *testing.T) {
 	if err := other.Do(limit(t), report); !errors.Is(err, status.Refused) {
 		t.Errorf("a report from somebody else: %v", err)
 	}
+	// The target moves to another process of the same server: the one before is told with its next report.
+	if _, err := register(t, other, request(mgs.KindOST, -1, 10, "oss1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Do(limit(t), report); !errors.Is(err, status.Refused) {
+		t.Errorf("a report from who had the target before: %v", err)
+	}
+	if err := other.Do(limit(t), report); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestPermanentParams(t *testing.T) {
