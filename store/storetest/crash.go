@@ -45,7 +45,7 @@ func testCrashKeepsAPrefix(t *testing.T, maker Maker) {
 		}
 		disk.Crash(t)
 		d = disk.Open(t, Specs(), Never)
-		got := scanAll(t, d, e, Plain, fmt.Appendf(nil, "%d-", round), nil)
+		got := scanAll(t, d, e, span{Plain, fmt.Appendf(nil, "%d-", round), nil})
 		for i := range got {
 			if got[i] != fmt.Sprintf("%d-%02d=v", round, i) {
 				t.Fatalf("no prefix: %q", got)
@@ -187,7 +187,7 @@ func testModel(t *testing.T, maker Maker) {
 				if to != "" {
 					end = []byte(to)
 				}
-				got, want := scanAll(t, d, e, store.Table(table), []byte(from), end), now.list(store.Table(table), from, to)
+				got, want := scanAll(t, d, e, span{store.Table(table), []byte(from), end}), now.list(store.Table(table), from, to)
 				if !slices.Equal(got, want) {
 					r.Fatalf("table %d [%q,%q):\n got %q\nwant %q", table, from, to, got, want)
 				}
@@ -242,7 +242,7 @@ func matching(t testing.TB, d store.Device, e *env.Env, states []model) int {
 	for i := len(states) - 1; i >= 0; i-- {
 		same := true
 		for table := range Specs() {
-			same = same && slices.Equal(scanAll(t, d, e, store.Table(table), nil, nil), states[i].list(store.Table(table), "", ""))
+			same = same && slices.Equal(scanAll(t, d, e, span{table: store.Table(table)}), states[i].list(store.Table(table), "", ""))
 		}
 		if same {
 			return i

@@ -52,11 +52,17 @@ func testPutGetDelete(t *testing.T, maker Maker) {
 	}
 }
 
-// scanAll returns "key=value" of a range.
-func scanAll(t testing.TB, d store.Device, e *env.Env, table store.Table, from, to []byte) []string {
+// span is the keys [from, to) of a table; a nil to is its end.
+type span struct {
+	table    store.Table
+	from, to []byte
+}
+
+// scanAll returns "key=value" of a span.
+func scanAll(t testing.TB, d store.Device, e *env.Env, s span) []string {
 	t.Helper()
 	var got []string
-	err := d.Scan(e, table, from, to, func(k, v []byte) bool {
+	err := d.Scan(e, s.table, s.from, s.to, func(k, v []byte) bool {
 		got = append(got, string(k)+"="+string(v))
 		return true
 	})
@@ -69,7 +75,7 @@ func scanAll(t testing.TB, d store.Device, e *env.Env, table store.Table, from, 
 func testScanBounds(t *testing.T, maker Maker) {
 	d, e := maker(t).Open(t, Specs(), Never), env.New()
 	defer closeDevice(t, d)
-	if got := scanAll(t, d, e, Plain, nil, nil); got != nil {
+	if got := scanAll(t, d, e, span{table: Plain}); got != nil {
 		t.Fatalf("empty table: %q", got)
 	}
 	// Every second key is on disk, every third is deleted above it.
@@ -104,7 +110,7 @@ func testScanBounds(t *testing.T, maker Maker) {
 				part = append(part, w)
 			}
 		}
-		if got := scanAll(t, d, e, Plain, b(c[0]), b(c[1])); !slices.Equal(got, part) {
+		if got := scanAll(t, d, e, span{Plain, b(c[0]), b(c[1])}); !slices.Equal(got, part) {
 			t.Fatalf("range %q: %d keys, want %d\n%q\n%q", c, len(got), len(part), got, part)
 		}
 	}
@@ -170,7 +176,7 @@ func testDeltas(t *testing.T, maker Maker) {
 		check("k", Tails, "23456789efghijkl")
 		publish(t, d, e, func(tx *store.Tx) { tx.Delta(Sums, []byte("s"), Number(-5)) })
 		check("s", Sums, "<none>")
-		if got := scanAll(t, d, e, Sums, nil, nil); got != nil {
+		if got := scanAll(t, d, e, span{table: Sums}); got != nil {
 			t.Fatalf("removed by a delta, and scanned: %q", got)
 		}
 		closeDevice(t, d)
