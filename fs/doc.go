@@ -5,5 +5,5 @@
 // background, the kernel. Order of stop: the kernel first, so that nothing new comes; then dirty data, reports, and the
 // connections.
 //
-// Lock order: Mount.mu alone, never held across a request.
+// Lock order: Mount.mu, then those of package client that Client.Forget takes. It is never held across a request.
 package fs

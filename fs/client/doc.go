@@ -16,6 +16,10 @@
 // Invariant: a report with Done is queued only when the file has no handle left and its data has been answered by the
 // OSTs.
 //
-// Lock order: table shard, inode.mu, Names.mu, Dir.mu. None is held across a request, except Dir.mu (one reader of one
-// folder handle) and inode.io, which serialises appends of one file.
+// Invariant: closing never waits, neither for an OST nor for the MDT: the kernel has few places for closes, and what is
+// behind them would wait too.
+//
+// Lock order: table shard, inode.mu, the objects' of package osc and the queue's of package mdc; Names.mu, Dir.mu and
+// retirement.mu stand alone. None is held across a request, except Dir.mu (one reader of one folder handle) and inode.io,
+// which serialises appends of one file and whose wait ends with its context.
 package client

@@ -113,7 +113,7 @@ func (c *Client) put(in *inode) {
 	in.refs--
 	last := in.refs == 0
 	file := in.file
-	if last {
+	if last && s.m[in.fid.Ino()] == in {
 		delete(s.m, in.fid.Ino())
 	}
 	in.mu.Unlock()
@@ -121,6 +121,15 @@ func (c *Client) put(in *inode) {
 	if last && file != nil {
 		file.Close()
 	}
+}
+
+// detach takes an inode out of the table: its file has got other objects, and who opens it from now on uses those. The MDT
+// has no handle of it, but the answer to the last close may not be here yet.
+func (c *Client) detach(ino uint64) {
+	s := c.inodes.shard(ino)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.m, ino)
 }
 
 // attach gives the inode its data and size from what the MDT has answered, the size from the OSTs where the MDT does

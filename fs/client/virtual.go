@@ -137,6 +137,7 @@ func (c *Client) SetVirtual(ctx context.Context, who *mdc.Caller, f fid.FID, nam
 	err := c.mdc.SetLayout(ctx, who, f, value, e)
 	if err == nil {
 		c.changes.mark(f.Ino())
+		c.detach(f.Ino())
 	}
 	return err
 }

@@ -8,7 +8,7 @@
 // with the caller's ids, which is what counts.
 //
 // Interrupts: a signal alone does not end a request, because calls on files do not fail with EINTR on a local file
-// system either. A request ends early only when its caller is being killed.
+// system either. A request ends early only when its caller is being killed, or when the kernel has ended the connection.
 //
 // Lock order: none of this package's locks is held across a call of the client.
 package fusefs

@@ -7,5 +7,5 @@
 //   - entry: what the MDT answers with about one inode: attributes, layout, handle, symlink target.
 //   - report: what a writer knows of a file's size and times; done says that it is no writer any more.
 //
-// Lock order: MDC.seqMu, MDC.closeMu; neither is held across a request.
+// Lock order: MDC.seqMu and closer.mu stand alone; neither is held across a request.
 package mdc
