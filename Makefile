@@ -64,7 +64,8 @@ proto:
 	@.ci/install --proto
 	go build -o bin/ google.golang.org/protobuf/cmd/protoc-gen-go github.com/planetscale/vtprotobuf/cmd/protoc-gen-go-vtproto
 	cd fs/wire && PATH="$(CURDIR)/bin:$$PATH" protoc --go_out=wirepb --go_opt=paths=source_relative \
-		--go-vtproto_out=wirepb --go-vtproto_opt=paths=source_relative wire.proto
+		--go-vtproto_out=wirepb --go-vtproto_opt=paths=source_relative,features=marshal+unmarshal+size+pool \
+		--go-vtproto_opt='pool=github.com/strakefs/strake/fs/wire/wirepb.*' wire.proto
 
 clean:
 	@if [ -s bin/up.pid ]; then echo "a file system is up; make down first" >&2; exit 1; fi

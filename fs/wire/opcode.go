@@ -13,6 +13,20 @@ const (
 	OpStatfs     Op = 4
 )
 
+// Lock operations, of every target with a namespace.
+const (
+	// OpEnqueue asks for a lock, and may wait for it.
+	OpEnqueue Op = 0x10 + iota
+	// OpConvert gives bits up, or makes a lock weaker or stronger.
+	OpConvert
+	// OpCancel gives locks back.
+	OpCancel
+	// OpProlong asks for more time with called-back locks.
+	OpProlong
+	// OpFlock gives application locks up, or asks who holds one.
+	OpFlock
+)
+
 // Operations of the MGS.
 const (
 	OpRegister Op = 0x100 + iota
@@ -63,6 +77,12 @@ const (
 const (
 	// OpConfigChanged tells a client of the MGS that a newer configuration is there (body: Config with version only).
 	OpConfigChanged Op = 0x400 + iota
+	// OpBlockingAST asks for a lock back (BlockingAST, Empty).
+	OpBlockingAST
+	// OpCompletionAST tells what became of a request that waited (CompletionAST, Empty).
+	OpCompletionAST
+	// OpGlimpseAST asks for a lock value block (GlimpseAST, GlimpseReply).
+	OpGlimpseAST
 )
 
 var opNames = map[Op]string{
@@ -76,7 +96,10 @@ var opNames = map[Op]string{
 	OpRead:    "read", OpWrite: "write", OpPunch: "punch", OpFallocate: "fallocate", OpSeek: "seek",
 	OpGlimpse: "glimpse", OpObjectSync: "object_sync", OpObjectSetattr: "object_setattr",
 	OpPrecreate: "precreate", OpDestroy: "destroy",
+	OpEnqueue: "ldlm_enqueue", OpConvert: "ldlm_convert", OpCancel: "ldlm_cancel", OpProlong: "ldlm_prolong",
+	OpFlock:         "ldlm_flock",
 	OpConfigChanged: "config_changed",
+	OpBlockingAST:   "ldlm_bl_callback", OpCompletionAST: "ldlm_cp_callback", OpGlimpseAST: "ldlm_gl_callback",
 }
 
 // Known reports whether the operation is one of this version.
@@ -104,10 +127,10 @@ func (o Op) Modifies() bool {
 func (o Op) Bulk() bool { return o == OpRead || o == OpWrite }
 
 // Prior reports whether the operation must never wait behind others: it has slots, workers and memory of its own,
-// because something may be waiting for it.
+// because something may be waiting for it. Enqueues, which wait, are not Prior; all that gives a lock back is.
 func (o Op) Prior() bool {
 	switch o {
-	case OpClose, OpReportSizes, OpPing, OpConnect, OpDisconnect:
+	case OpClose, OpReportSizes, OpPing, OpConnect, OpDisconnect, OpConvert, OpCancel, OpProlong, OpFlock:
 		return true
 	}
 	return false

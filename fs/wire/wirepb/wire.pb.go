@@ -780,6 +780,1646 @@ func (x *StatfsReply) GetGrantedBytes() uint64 {
 	return 0
 }
 
+// LVB is the lock value block of an object's resource. Times are nanoseconds since the epoch.
+type LVB struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Size          uint64                 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	Blocks        uint64                 `protobuf:"varint,2,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	MtimeNsec     int64                  `protobuf:"zigzag64,3,opt,name=mtime_nsec,json=mtimeNsec,proto3" json:"mtime_nsec,omitempty"`
+	AtimeNsec     int64                  `protobuf:"zigzag64,4,opt,name=atime_nsec,json=atimeNsec,proto3" json:"atime_nsec,omitempty"`
+	CtimeNsec     int64                  `protobuf:"zigzag64,5,opt,name=ctime_nsec,json=ctimeNsec,proto3" json:"ctime_nsec,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LVB) Reset() {
+	*x = LVB{}
+	mi := &file_wire_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LVB) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LVB) ProtoMessage() {}
+
+func (x *LVB) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LVB.ProtoReflect.Descriptor instead.
+func (*LVB) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *LVB) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *LVB) GetBlocks() uint64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
+func (x *LVB) GetMtimeNsec() int64 {
+	if x != nil {
+		return x.MtimeNsec
+	}
+	return 0
+}
+
+func (x *LVB) GetAtimeNsec() int64 {
+	if x != nil {
+		return x.AtimeNsec
+	}
+	return 0
+}
+
+func (x *LVB) GetCtimeNsec() int64 {
+	if x != nil {
+		return x.CtimeNsec
+	}
+	return 0
+}
+
+// EnqueueRequest asks for a lock. It is answered when the lock is granted, denied, or when the server would rather not keep
+// the call: then with waiting, and a completion AST follows.
+type EnqueueRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Own     uint64                 `protobuf:"fixed64,1,opt,name=own,proto3" json:"own,omitempty"`
+	ResSeq  uint64                 `protobuf:"fixed64,2,opt,name=res_seq,json=resSeq,proto3" json:"res_seq,omitempty"`
+	ResOid  uint64                 `protobuf:"fixed64,3,opt,name=res_oid,json=resOid,proto3" json:"res_oid,omitempty"`
+	ResHash uint64                 `protobuf:"fixed64,4,opt,name=res_hash,json=resHash,proto3" json:"res_hash,omitempty"`
+	ResType uint32                 `protobuf:"varint,5,opt,name=res_type,json=resType,proto3" json:"res_type,omitempty"`
+	Mode    uint32                 `protobuf:"varint,6,opt,name=mode,proto3" json:"mode,omitempty"`
+	// start and end are the bytes of an extent lock and of an fcntl lock.
+	Start   uint64   `protobuf:"varint,7,opt,name=start,proto3" json:"start,omitempty"`
+	End     uint64   `protobuf:"varint,8,opt,name=end,proto3" json:"end,omitempty"`
+	Bits    uint32   `protobuf:"varint,9,opt,name=bits,proto3" json:"bits,omitempty"`
+	TryBits uint32   `protobuf:"varint,10,opt,name=try_bits,json=tryBits,proto3" json:"try_bits,omitempty"`
+	Gid     uint64   `protobuf:"varint,11,opt,name=gid,proto3" json:"gid,omitempty"`
+	Flags   uint32   `protobuf:"varint,12,opt,name=flags,proto3" json:"flags,omitempty"`
+	Cancels []uint64 `protobuf:"fixed64,13,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
+	// detach asks for an answer at once even if the lock has to be waited for: it may take long, and a request that waits
+	// would keep others of this client out.
+	Detach bool `protobuf:"varint,14,opt,name=detach,proto3" json:"detach,omitempty"`
+	// flock_class and flock_owner say whose lock of type flock it is; with flags of NoWait it is denied instead of waiting.
+	FlockClass uint32 `protobuf:"varint,15,opt,name=flock_class,json=flockClass,proto3" json:"flock_class,omitempty"`
+	FlockOwner uint64 `protobuf:"varint,16,opt,name=flock_owner,json=flockOwner,proto3" json:"flock_owner,omitempty"`
+	FlockPid   uint32 `protobuf:"varint,17,opt,name=flock_pid,json=flockPid,proto3" json:"flock_pid,omitempty"`
+	// intent is the opcode of another request that changes nothing, with its body: it is done under the lock granted.
+	Intent        uint32 `protobuf:"varint,18,opt,name=intent,proto3" json:"intent,omitempty"`
+	IntentBody    []byte `protobuf:"bytes,19,opt,name=intent_body,json=intentBody,proto3" json:"intent_body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnqueueRequest) Reset() {
+	*x = EnqueueRequest{}
+	mi := &file_wire_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnqueueRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnqueueRequest) ProtoMessage() {}
+
+func (x *EnqueueRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnqueueRequest.ProtoReflect.Descriptor instead.
+func (*EnqueueRequest) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *EnqueueRequest) GetOwn() uint64 {
+	if x != nil {
+		return x.Own
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetResSeq() uint64 {
+	if x != nil {
+		return x.ResSeq
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetResOid() uint64 {
+	if x != nil {
+		return x.ResOid
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetResHash() uint64 {
+	if x != nil {
+		return x.ResHash
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetResType() uint32 {
+	if x != nil {
+		return x.ResType
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetStart() uint64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetBits() uint32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetTryBits() uint32 {
+	if x != nil {
+		return x.TryBits
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetGid() uint64 {
+	if x != nil {
+		return x.Gid
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetFlags() uint32 {
+	if x != nil {
+		return x.Flags
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetCancels() []uint64 {
+	if x != nil {
+		return x.Cancels
+	}
+	return nil
+}
+
+func (x *EnqueueRequest) GetDetach() bool {
+	if x != nil {
+		return x.Detach
+	}
+	return false
+}
+
+func (x *EnqueueRequest) GetFlockClass() uint32 {
+	if x != nil {
+		return x.FlockClass
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetFlockOwner() uint64 {
+	if x != nil {
+		return x.FlockOwner
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetFlockPid() uint32 {
+	if x != nil {
+		return x.FlockPid
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetIntent() uint32 {
+	if x != nil {
+		return x.Intent
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetIntentBody() []byte {
+	if x != nil {
+		return x.IntentBody
+	}
+	return nil
+}
+
+type EnqueueReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// lock is 0 when none was granted: then lvb or intent_reply is the answer, or flock needs no handle.
+	Lock  uint64 `protobuf:"fixed64,1,opt,name=lock,proto3" json:"lock,omitempty"`
+	Mode  uint32 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	Start uint64 `protobuf:"varint,3,opt,name=start,proto3" json:"start,omitempty"`
+	End   uint64 `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`
+	Bits  uint32 `protobuf:"varint,5,opt,name=bits,proto3" json:"bits,omitempty"`
+	Gid   uint64 `protobuf:"varint,6,opt,name=gid,proto3" json:"gid,omitempty"`
+	// waiting says that a completion AST follows.
+	Waiting bool `protobuf:"varint,7,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// blocked says that the lock is called back already, as recall_bits and discard say; no blocking AST follows.
+	Blocked    bool   `protobuf:"varint,8,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	RecallBits uint32 `protobuf:"varint,9,opt,name=recall_bits,json=recallBits,proto3" json:"recall_bits,omitempty"`
+	Discard    bool   `protobuf:"varint,10,opt,name=discard,proto3" json:"discard,omitempty"`
+	// contended asks to read and write this object without locks for a while.
+	Contended bool `protobuf:"varint,11,opt,name=contended,proto3" json:"contended,omitempty"`
+	// lvb is an LVB message, empty where there is none.
+	Lvb       []byte `protobuf:"bytes,12,opt,name=lvb,proto3" json:"lvb,omitempty"`
+	Slv       uint64 `protobuf:"varint,13,opt,name=slv,proto3" json:"slv,omitempty"`
+	LockLimit uint64 `protobuf:"varint,14,opt,name=lock_limit,json=lockLimit,proto3" json:"lock_limit,omitempty"`
+	// intent_status and intent_reply answer the intent; its bulk is the reply's.
+	IntentStatus  uint32 `protobuf:"varint,15,opt,name=intent_status,json=intentStatus,proto3" json:"intent_status,omitempty"`
+	IntentReply   []byte `protobuf:"bytes,16,opt,name=intent_reply,json=intentReply,proto3" json:"intent_reply,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnqueueReply) Reset() {
+	*x = EnqueueReply{}
+	mi := &file_wire_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnqueueReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnqueueReply) ProtoMessage() {}
+
+func (x *EnqueueReply) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnqueueReply.ProtoReflect.Descriptor instead.
+func (*EnqueueReply) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *EnqueueReply) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
+}
+
+func (x *EnqueueReply) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *EnqueueReply) GetStart() uint64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *EnqueueReply) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *EnqueueReply) GetBits() uint32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
+func (x *EnqueueReply) GetGid() uint64 {
+	if x != nil {
+		return x.Gid
+	}
+	return 0
+}
+
+func (x *EnqueueReply) GetWaiting() bool {
+	if x != nil {
+		return x.Waiting
+	}
+	return false
+}
+
+func (x *EnqueueReply) GetBlocked() bool {
+	if x != nil {
+		return x.Blocked
+	}
+	return false
+}
+
+func (x *EnqueueReply) GetRecallBits() uint32 {
+	if x != nil {
+		return x.RecallBits
+	}
+	return 0
+}
+
+func (x *EnqueueReply) GetDiscard() bool {
+	if x != nil {
+		return x.Discard
+	}
+	return false
+}
+
+func (x *EnqueueReply) GetContended() bool {
+	if x != nil {
+		return x.Contended
+	}
+	return false
+}
+
+func (x *EnqueueReply) GetLvb() []byte {
+	if x != nil {
+		return x.Lvb
+	}
+	return nil
+}
+
+func (x *EnqueueReply) GetSlv() uint64 {
+	if x != nil {
+		return x.Slv
+	}
+	return 0
+}
+
+func (x *EnqueueReply) GetLockLimit() uint64 {
+	if x != nil {
+		return x.LockLimit
+	}
+	return 0
+}
+
+func (x *EnqueueReply) GetIntentStatus() uint32 {
+	if x != nil {
+		return x.IntentStatus
+	}
+	return 0
+}
+
+func (x *EnqueueReply) GetIntentReply() []byte {
+	if x != nil {
+		return x.IntentReply
+	}
+	return nil
+}
+
+// LockWant asks for a lock with another request's answer. It is granted if that needs nobody's lock back.
+type LockWant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Own           uint64                 `protobuf:"fixed64,1,opt,name=own,proto3" json:"own,omitempty"`
+	Mode          uint32                 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	Bits          uint32                 `protobuf:"varint,3,opt,name=bits,proto3" json:"bits,omitempty"`
+	TryBits       uint32                 `protobuf:"varint,4,opt,name=try_bits,json=tryBits,proto3" json:"try_bits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LockWant) Reset() {
+	*x = LockWant{}
+	mi := &file_wire_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LockWant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LockWant) ProtoMessage() {}
+
+func (x *LockWant) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LockWant.ProtoReflect.Descriptor instead.
+func (*LockWant) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *LockWant) GetOwn() uint64 {
+	if x != nil {
+		return x.Own
+	}
+	return 0
+}
+
+func (x *LockWant) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *LockWant) GetBits() uint32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
+func (x *LockWant) GetTryBits() uint32 {
+	if x != nil {
+		return x.TryBits
+	}
+	return 0
+}
+
+// LockGrant is a lock that came with another request's answer. own is 0 where the holder named none; callbacks about
+// it then carry own 0, and may overtake the answer.
+type LockGrant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Own           uint64                 `protobuf:"fixed64,1,opt,name=own,proto3" json:"own,omitempty"`
+	Lock          uint64                 `protobuf:"fixed64,2,opt,name=lock,proto3" json:"lock,omitempty"`
+	ResSeq        uint64                 `protobuf:"fixed64,3,opt,name=res_seq,json=resSeq,proto3" json:"res_seq,omitempty"`
+	ResOid        uint64                 `protobuf:"fixed64,4,opt,name=res_oid,json=resOid,proto3" json:"res_oid,omitempty"`
+	ResHash       uint64                 `protobuf:"fixed64,5,opt,name=res_hash,json=resHash,proto3" json:"res_hash,omitempty"`
+	ResType       uint32                 `protobuf:"varint,6,opt,name=res_type,json=resType,proto3" json:"res_type,omitempty"`
+	Mode          uint32                 `protobuf:"varint,7,opt,name=mode,proto3" json:"mode,omitempty"`
+	Start         uint64                 `protobuf:"varint,8,opt,name=start,proto3" json:"start,omitempty"`
+	End           uint64                 `protobuf:"varint,9,opt,name=end,proto3" json:"end,omitempty"`
+	Bits          uint32                 `protobuf:"varint,10,opt,name=bits,proto3" json:"bits,omitempty"`
+	Blocked       bool                   `protobuf:"varint,11,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	RecallBits    uint32                 `protobuf:"varint,12,opt,name=recall_bits,json=recallBits,proto3" json:"recall_bits,omitempty"`
+	Lvb           []byte                 `protobuf:"bytes,13,opt,name=lvb,proto3" json:"lvb,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LockGrant) Reset() {
+	*x = LockGrant{}
+	mi := &file_wire_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LockGrant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LockGrant) ProtoMessage() {}
+
+func (x *LockGrant) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LockGrant.ProtoReflect.Descriptor instead.
+func (*LockGrant) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *LockGrant) GetOwn() uint64 {
+	if x != nil {
+		return x.Own
+	}
+	return 0
+}
+
+func (x *LockGrant) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
+}
+
+func (x *LockGrant) GetResSeq() uint64 {
+	if x != nil {
+		return x.ResSeq
+	}
+	return 0
+}
+
+func (x *LockGrant) GetResOid() uint64 {
+	if x != nil {
+		return x.ResOid
+	}
+	return 0
+}
+
+func (x *LockGrant) GetResHash() uint64 {
+	if x != nil {
+		return x.ResHash
+	}
+	return 0
+}
+
+func (x *LockGrant) GetResType() uint32 {
+	if x != nil {
+		return x.ResType
+	}
+	return 0
+}
+
+func (x *LockGrant) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *LockGrant) GetStart() uint64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *LockGrant) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *LockGrant) GetBits() uint32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
+func (x *LockGrant) GetBlocked() bool {
+	if x != nil {
+		return x.Blocked
+	}
+	return false
+}
+
+func (x *LockGrant) GetRecallBits() uint32 {
+	if x != nil {
+		return x.RecallBits
+	}
+	return 0
+}
+
+func (x *LockGrant) GetLvb() []byte {
+	if x != nil {
+		return x.Lvb
+	}
+	return nil
+}
+
+// ConvertRequest changes a granted lock; 0 keeps mode or bits. To fewer bits or a weaker mode it is done at once. To more
+// it is denied where it would have to wait.
+type ConvertRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lock          uint64                 `protobuf:"fixed64,1,opt,name=lock,proto3" json:"lock,omitempty"`
+	Mode          uint32                 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	Bits          uint32                 `protobuf:"varint,3,opt,name=bits,proto3" json:"bits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConvertRequest) Reset() {
+	*x = ConvertRequest{}
+	mi := &file_wire_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConvertRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConvertRequest) ProtoMessage() {}
+
+func (x *ConvertRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConvertRequest.ProtoReflect.Descriptor instead.
+func (*ConvertRequest) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ConvertRequest) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
+}
+
+func (x *ConvertRequest) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *ConvertRequest) GetBits() uint32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
+// ConvertReply is the lock as it is now.
+type ConvertReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Mode          uint32                 `protobuf:"varint,1,opt,name=mode,proto3" json:"mode,omitempty"`
+	Start         uint64                 `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"`
+	End           uint64                 `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
+	Bits          uint32                 `protobuf:"varint,4,opt,name=bits,proto3" json:"bits,omitempty"`
+	Slv           uint64                 `protobuf:"varint,5,opt,name=slv,proto3" json:"slv,omitempty"`
+	LockLimit     uint64                 `protobuf:"varint,6,opt,name=lock_limit,json=lockLimit,proto3" json:"lock_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConvertReply) Reset() {
+	*x = ConvertReply{}
+	mi := &file_wire_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConvertReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConvertReply) ProtoMessage() {}
+
+func (x *ConvertReply) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConvertReply.ProtoReflect.Descriptor instead.
+func (*ConvertReply) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ConvertReply) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *ConvertReply) GetStart() uint64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *ConvertReply) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *ConvertReply) GetBits() uint32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
+func (x *ConvertReply) GetSlv() uint64 {
+	if x != nil {
+		return x.Slv
+	}
+	return 0
+}
+
+func (x *ConvertReply) GetLockLimit() uint64 {
+	if x != nil {
+		return x.LockLimit
+	}
+	return 0
+}
+
+// CancelRequest gives locks back. Handles that the server does not know are skipped.
+type CancelRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Locks []uint64               `protobuf:"fixed64,1,rep,packed,name=locks,proto3" json:"locks,omitempty"`
+	// waiting are the holder's own handles of requests whose answer has not come: they are withdrawn.
+	Waiting       []uint64 `protobuf:"fixed64,2,rep,packed,name=waiting,proto3" json:"waiting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelRequest) Reset() {
+	*x = CancelRequest{}
+	mi := &file_wire_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelRequest) ProtoMessage() {}
+
+func (x *CancelRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
+func (*CancelRequest) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *CancelRequest) GetLocks() []uint64 {
+	if x != nil {
+		return x.Locks
+	}
+	return nil
+}
+
+func (x *CancelRequest) GetWaiting() []uint64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+type CancelReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Slv           uint64                 `protobuf:"varint,1,opt,name=slv,proto3" json:"slv,omitempty"`
+	LockLimit     uint64                 `protobuf:"varint,2,opt,name=lock_limit,json=lockLimit,proto3" json:"lock_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelReply) Reset() {
+	*x = CancelReply{}
+	mi := &file_wire_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelReply) ProtoMessage() {}
+
+func (x *CancelReply) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelReply.ProtoReflect.Descriptor instead.
+func (*CancelReply) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *CancelReply) GetSlv() uint64 {
+	if x != nil {
+		return x.Slv
+	}
+	return 0
+}
+
+func (x *CancelReply) GetLockLimit() uint64 {
+	if x != nil {
+		return x.LockLimit
+	}
+	return 0
+}
+
+// ProlongRequest says that its sender lives and still works under these called-back locks.
+type ProlongRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Locks         []uint64               `protobuf:"fixed64,1,rep,packed,name=locks,proto3" json:"locks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProlongRequest) Reset() {
+	*x = ProlongRequest{}
+	mi := &file_wire_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProlongRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProlongRequest) ProtoMessage() {}
+
+func (x *ProlongRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProlongRequest.ProtoReflect.Descriptor instead.
+func (*ProlongRequest) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ProlongRequest) GetLocks() []uint64 {
+	if x != nil {
+		return x.Locks
+	}
+	return nil
+}
+
+// ProlongReply names those that are not the sender's, or not called back.
+type ProlongReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Unknown       []uint64               `protobuf:"fixed64,1,rep,packed,name=unknown,proto3" json:"unknown,omitempty"`
+	Slv           uint64                 `protobuf:"varint,2,opt,name=slv,proto3" json:"slv,omitempty"`
+	LockLimit     uint64                 `protobuf:"varint,3,opt,name=lock_limit,json=lockLimit,proto3" json:"lock_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProlongReply) Reset() {
+	*x = ProlongReply{}
+	mi := &file_wire_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProlongReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProlongReply) ProtoMessage() {}
+
+func (x *ProlongReply) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProlongReply.ProtoReflect.Descriptor instead.
+func (*ProlongReply) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ProlongReply) GetUnknown() []uint64 {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
+}
+
+func (x *ProlongReply) GetSlv() uint64 {
+	if x != nil {
+		return x.Slv
+	}
+	return 0
+}
+
+func (x *ProlongReply) GetLockLimit() uint64 {
+	if x != nil {
+		return x.LockLimit
+	}
+	return 0
+}
+
+// FlockRequest gives application locks up, or asks who is in the way of one (F_GETLK). It never waits.
+type FlockRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	ResSeq uint64                 `protobuf:"fixed64,1,opt,name=res_seq,json=resSeq,proto3" json:"res_seq,omitempty"`
+	ResOid uint64                 `protobuf:"fixed64,2,opt,name=res_oid,json=resOid,proto3" json:"res_oid,omitempty"`
+	Start  uint64                 `protobuf:"varint,3,opt,name=start,proto3" json:"start,omitempty"`
+	End    uint64                 `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`
+	Class  uint32                 `protobuf:"varint,5,opt,name=class,proto3" json:"class,omitempty"`
+	Owner  uint64                 `protobuf:"varint,6,opt,name=owner,proto3" json:"owner,omitempty"`
+	Pid    uint32                 `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"`
+	// test asks, for a lock that would write if write is set; otherwise the range is given up.
+	Test          bool `protobuf:"varint,8,opt,name=test,proto3" json:"test,omitempty"`
+	Write         bool `protobuf:"varint,9,opt,name=write,proto3" json:"write,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlockRequest) Reset() {
+	*x = FlockRequest{}
+	mi := &file_wire_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlockRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlockRequest) ProtoMessage() {}
+
+func (x *FlockRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlockRequest.ProtoReflect.Descriptor instead.
+func (*FlockRequest) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *FlockRequest) GetResSeq() uint64 {
+	if x != nil {
+		return x.ResSeq
+	}
+	return 0
+}
+
+func (x *FlockRequest) GetResOid() uint64 {
+	if x != nil {
+		return x.ResOid
+	}
+	return 0
+}
+
+func (x *FlockRequest) GetStart() uint64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *FlockRequest) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *FlockRequest) GetClass() uint32 {
+	if x != nil {
+		return x.Class
+	}
+	return 0
+}
+
+func (x *FlockRequest) GetOwner() uint64 {
+	if x != nil {
+		return x.Owner
+	}
+	return 0
+}
+
+func (x *FlockRequest) GetPid() uint32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *FlockRequest) GetTest() bool {
+	if x != nil {
+		return x.Test
+	}
+	return false
+}
+
+func (x *FlockRequest) GetWrite() bool {
+	if x != nil {
+		return x.Write
+	}
+	return false
+}
+
+// FlockReply is a lock in the way, if held.
+type FlockReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Held  bool                   `protobuf:"varint,1,opt,name=held,proto3" json:"held,omitempty"`
+	Start uint64                 `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"`
+	End   uint64                 `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
+	Write bool                   `protobuf:"varint,4,opt,name=write,proto3" json:"write,omitempty"`
+	Pid   uint32                 `protobuf:"varint,5,opt,name=pid,proto3" json:"pid,omitempty"`
+	// same says that its holder is a lock of this very client, so that pid means something there.
+	Same          bool `protobuf:"varint,6,opt,name=same,proto3" json:"same,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlockReply) Reset() {
+	*x = FlockReply{}
+	mi := &file_wire_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlockReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlockReply) ProtoMessage() {}
+
+func (x *FlockReply) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlockReply.ProtoReflect.Descriptor instead.
+func (*FlockReply) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *FlockReply) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+func (x *FlockReply) GetStart() uint64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *FlockReply) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *FlockReply) GetWrite() bool {
+	if x != nil {
+		return x.Write
+	}
+	return false
+}
+
+func (x *FlockReply) GetPid() uint32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *FlockReply) GetSame() bool {
+	if x != nil {
+		return x.Same
+	}
+	return false
+}
+
+// BlockingAST asks a holder to give a lock back, or the bits in cancel. The holder answers at once with Empty, or with
+// status BadHandle if it does not have the lock: then the server takes it away. It gives back later, by CANCEL or CONVERT.
+type BlockingAST struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Own     uint64                 `protobuf:"fixed64,1,opt,name=own,proto3" json:"own,omitempty"`
+	Lock    uint64                 `protobuf:"fixed64,2,opt,name=lock,proto3" json:"lock,omitempty"`
+	ResSeq  uint64                 `protobuf:"fixed64,3,opt,name=res_seq,json=resSeq,proto3" json:"res_seq,omitempty"`
+	ResOid  uint64                 `protobuf:"fixed64,4,opt,name=res_oid,json=resOid,proto3" json:"res_oid,omitempty"`
+	ResHash uint64                 `protobuf:"fixed64,5,opt,name=res_hash,json=resHash,proto3" json:"res_hash,omitempty"`
+	ResType uint32                 `protobuf:"varint,6,opt,name=res_type,json=resType,proto3" json:"res_type,omitempty"`
+	// cancel is the inode bits to give up; 0 is the whole lock.
+	Cancel  uint32 `protobuf:"varint,7,opt,name=cancel,proto3" json:"cancel,omitempty"`
+	Discard bool   `protobuf:"varint,8,opt,name=discard,proto3" json:"discard,omitempty"`
+	// by_mode and the rest describe the lock that is wanted; by_mode is 0 when the server is short of memory.
+	ByMode        uint32 `protobuf:"varint,9,opt,name=by_mode,json=byMode,proto3" json:"by_mode,omitempty"`
+	ByStart       uint64 `protobuf:"varint,10,opt,name=by_start,json=byStart,proto3" json:"by_start,omitempty"`
+	ByEnd         uint64 `protobuf:"varint,11,opt,name=by_end,json=byEnd,proto3" json:"by_end,omitempty"`
+	ByBits        uint32 `protobuf:"varint,12,opt,name=by_bits,json=byBits,proto3" json:"by_bits,omitempty"`
+	ByGid         uint64 `protobuf:"varint,13,opt,name=by_gid,json=byGid,proto3" json:"by_gid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockingAST) Reset() {
+	*x = BlockingAST{}
+	mi := &file_wire_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockingAST) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockingAST) ProtoMessage() {}
+
+func (x *BlockingAST) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockingAST.ProtoReflect.Descriptor instead.
+func (*BlockingAST) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *BlockingAST) GetOwn() uint64 {
+	if x != nil {
+		return x.Own
+	}
+	return 0
+}
+
+func (x *BlockingAST) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
+}
+
+func (x *BlockingAST) GetResSeq() uint64 {
+	if x != nil {
+		return x.ResSeq
+	}
+	return 0
+}
+
+func (x *BlockingAST) GetResOid() uint64 {
+	if x != nil {
+		return x.ResOid
+	}
+	return 0
+}
+
+func (x *BlockingAST) GetResHash() uint64 {
+	if x != nil {
+		return x.ResHash
+	}
+	return 0
+}
+
+func (x *BlockingAST) GetResType() uint32 {
+	if x != nil {
+		return x.ResType
+	}
+	return 0
+}
+
+func (x *BlockingAST) GetCancel() uint32 {
+	if x != nil {
+		return x.Cancel
+	}
+	return 0
+}
+
+func (x *BlockingAST) GetDiscard() bool {
+	if x != nil {
+		return x.Discard
+	}
+	return false
+}
+
+func (x *BlockingAST) GetByMode() uint32 {
+	if x != nil {
+		return x.ByMode
+	}
+	return 0
+}
+
+func (x *BlockingAST) GetByStart() uint64 {
+	if x != nil {
+		return x.ByStart
+	}
+	return 0
+}
+
+func (x *BlockingAST) GetByEnd() uint64 {
+	if x != nil {
+		return x.ByEnd
+	}
+	return 0
+}
+
+func (x *BlockingAST) GetByBits() uint32 {
+	if x != nil {
+		return x.ByBits
+	}
+	return 0
+}
+
+func (x *BlockingAST) GetByGid() uint64 {
+	if x != nil {
+		return x.ByGid
+	}
+	return 0
+}
+
+// CompletionAST tells what became of a request that was answered with waiting.
+type CompletionAST struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Own     uint64                 `protobuf:"fixed64,1,opt,name=own,proto3" json:"own,omitempty"`
+	Lock    uint64                 `protobuf:"fixed64,2,opt,name=lock,proto3" json:"lock,omitempty"`
+	ResSeq  uint64                 `protobuf:"fixed64,3,opt,name=res_seq,json=resSeq,proto3" json:"res_seq,omitempty"`
+	ResOid  uint64                 `protobuf:"fixed64,4,opt,name=res_oid,json=resOid,proto3" json:"res_oid,omitempty"`
+	ResHash uint64                 `protobuf:"fixed64,5,opt,name=res_hash,json=resHash,proto3" json:"res_hash,omitempty"`
+	ResType uint32                 `protobuf:"varint,6,opt,name=res_type,json=resType,proto3" json:"res_type,omitempty"`
+	// status is 0 when it is granted; otherwise the lock is gone.
+	Status        uint32 `protobuf:"varint,7,opt,name=status,proto3" json:"status,omitempty"`
+	Mode          uint32 `protobuf:"varint,8,opt,name=mode,proto3" json:"mode,omitempty"`
+	Start         uint64 `protobuf:"varint,9,opt,name=start,proto3" json:"start,omitempty"`
+	End           uint64 `protobuf:"varint,10,opt,name=end,proto3" json:"end,omitempty"`
+	Bits          uint32 `protobuf:"varint,11,opt,name=bits,proto3" json:"bits,omitempty"`
+	Gid           uint64 `protobuf:"varint,12,opt,name=gid,proto3" json:"gid,omitempty"`
+	Blocked       bool   `protobuf:"varint,13,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	RecallBits    uint32 `protobuf:"varint,14,opt,name=recall_bits,json=recallBits,proto3" json:"recall_bits,omitempty"`
+	Discard       bool   `protobuf:"varint,15,opt,name=discard,proto3" json:"discard,omitempty"`
+	Contended     bool   `protobuf:"varint,16,opt,name=contended,proto3" json:"contended,omitempty"`
+	Lvb           []byte `protobuf:"bytes,17,opt,name=lvb,proto3" json:"lvb,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompletionAST) Reset() {
+	*x = CompletionAST{}
+	mi := &file_wire_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompletionAST) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompletionAST) ProtoMessage() {}
+
+func (x *CompletionAST) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompletionAST.ProtoReflect.Descriptor instead.
+func (*CompletionAST) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *CompletionAST) GetOwn() uint64 {
+	if x != nil {
+		return x.Own
+	}
+	return 0
+}
+
+func (x *CompletionAST) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
+}
+
+func (x *CompletionAST) GetResSeq() uint64 {
+	if x != nil {
+		return x.ResSeq
+	}
+	return 0
+}
+
+func (x *CompletionAST) GetResOid() uint64 {
+	if x != nil {
+		return x.ResOid
+	}
+	return 0
+}
+
+func (x *CompletionAST) GetResHash() uint64 {
+	if x != nil {
+		return x.ResHash
+	}
+	return 0
+}
+
+func (x *CompletionAST) GetResType() uint32 {
+	if x != nil {
+		return x.ResType
+	}
+	return 0
+}
+
+func (x *CompletionAST) GetStatus() uint32 {
+	if x != nil {
+		return x.Status
+	}
+	return 0
+}
+
+func (x *CompletionAST) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *CompletionAST) GetStart() uint64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *CompletionAST) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *CompletionAST) GetBits() uint32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
+func (x *CompletionAST) GetGid() uint64 {
+	if x != nil {
+		return x.Gid
+	}
+	return 0
+}
+
+func (x *CompletionAST) GetBlocked() bool {
+	if x != nil {
+		return x.Blocked
+	}
+	return false
+}
+
+func (x *CompletionAST) GetRecallBits() uint32 {
+	if x != nil {
+		return x.RecallBits
+	}
+	return 0
+}
+
+func (x *CompletionAST) GetDiscard() bool {
+	if x != nil {
+		return x.Discard
+	}
+	return false
+}
+
+func (x *CompletionAST) GetContended() bool {
+	if x != nil {
+		return x.Contended
+	}
+	return false
+}
+
+func (x *CompletionAST) GetLvb() []byte {
+	if x != nil {
+		return x.Lvb
+	}
+	return nil
+}
+
+// GlimpseAST asks the holder of a write lock what it knows of the object.
+type GlimpseAST struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Own           uint64                 `protobuf:"fixed64,1,opt,name=own,proto3" json:"own,omitempty"`
+	Lock          uint64                 `protobuf:"fixed64,2,opt,name=lock,proto3" json:"lock,omitempty"`
+	ResSeq        uint64                 `protobuf:"fixed64,3,opt,name=res_seq,json=resSeq,proto3" json:"res_seq,omitempty"`
+	ResOid        uint64                 `protobuf:"fixed64,4,opt,name=res_oid,json=resOid,proto3" json:"res_oid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GlimpseAST) Reset() {
+	*x = GlimpseAST{}
+	mi := &file_wire_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GlimpseAST) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GlimpseAST) ProtoMessage() {}
+
+func (x *GlimpseAST) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GlimpseAST.ProtoReflect.Descriptor instead.
+func (*GlimpseAST) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *GlimpseAST) GetOwn() uint64 {
+	if x != nil {
+		return x.Own
+	}
+	return 0
+}
+
+func (x *GlimpseAST) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
+}
+
+func (x *GlimpseAST) GetResSeq() uint64 {
+	if x != nil {
+		return x.ResSeq
+	}
+	return 0
+}
+
+func (x *GlimpseAST) GetResOid() uint64 {
+	if x != nil {
+		return x.ResOid
+	}
+	return 0
+}
+
+// GlimpseReply is the object as the holder's cache has it. The holder may give the lock back afterwards.
+type GlimpseReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lvb           *LVB                   `protobuf:"bytes,1,opt,name=lvb,proto3" json:"lvb,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GlimpseReply) Reset() {
+	*x = GlimpseReply{}
+	mi := &file_wire_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GlimpseReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GlimpseReply) ProtoMessage() {}
+
+func (x *GlimpseReply) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GlimpseReply.ProtoReflect.Descriptor instead.
+func (*GlimpseReply) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GlimpseReply) GetLvb() *LVB {
+	if x != nil {
+		return x.Lvb
+	}
+	return nil
+}
+
 type Target struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -803,7 +2443,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -815,7 +2455,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,7 +2468,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Target) GetName() []byte {
@@ -925,7 +2565,7 @@ type RegisterRequest struct {
 
 func (x *RegisterRequest) Reset() {
 	*x = RegisterRequest{}
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +2577,7 @@ func (x *RegisterRequest) String() string {
 func (*RegisterRequest) ProtoMessage() {}
 
 func (x *RegisterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +2590,7 @@ func (x *RegisterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterRequest.ProtoReflect.Descriptor instead.
 func (*RegisterRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{8}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RegisterRequest) GetFsname() []byte {
@@ -1015,7 +2655,7 @@ type RegisterReply struct {
 
 func (x *RegisterReply) Reset() {
 	*x = RegisterReply{}
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +2667,7 @@ func (x *RegisterReply) String() string {
 func (*RegisterReply) ProtoMessage() {}
 
 func (x *RegisterReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +2680,7 @@ func (x *RegisterReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterReply.ProtoReflect.Descriptor instead.
 func (*RegisterReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{9}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RegisterReply) GetIndex() uint32 {
@@ -1083,7 +2723,7 @@ type ConfigRequest struct {
 
 func (x *ConfigRequest) Reset() {
 	*x = ConfigRequest{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +2735,7 @@ func (x *ConfigRequest) String() string {
 func (*ConfigRequest) ProtoMessage() {}
 
 func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +2748,7 @@ func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfigRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{10}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ConfigRequest) GetFsname() []byte {
@@ -1142,7 +2782,7 @@ type Param struct {
 
 func (x *Param) Reset() {
 	*x = Param{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1154,7 +2794,7 @@ func (x *Param) String() string {
 func (*Param) ProtoMessage() {}
 
 func (x *Param) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1167,7 +2807,7 @@ func (x *Param) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Param.ProtoReflect.Descriptor instead.
 func (*Param) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Param) GetName() []byte {
@@ -1197,7 +2837,7 @@ type Config struct {
 
 func (x *Config) Reset() {
 	*x = Config{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +2849,7 @@ func (x *Config) String() string {
 func (*Config) ProtoMessage() {}
 
 func (x *Config) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +2862,7 @@ func (x *Config) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Config.ProtoReflect.Descriptor instead.
 func (*Config) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Config) GetFsname() []byte {
@@ -1271,7 +2911,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1283,7 +2923,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1296,7 +2936,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReportRequest) GetFsname() []byte {
@@ -1314,18 +2954,20 @@ func (x *ReportRequest) GetTargets() []*Target {
 }
 
 type LookupRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Caller        *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
-	ParentSeq     uint64                 `protobuf:"fixed64,2,opt,name=parent_seq,json=parentSeq,proto3" json:"parent_seq,omitempty"`
-	ParentOid     uint32                 `protobuf:"varint,3,opt,name=parent_oid,json=parentOid,proto3" json:"parent_oid,omitempty"`
-	Name          []byte                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Caller    *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
+	ParentSeq uint64                 `protobuf:"fixed64,2,opt,name=parent_seq,json=parentSeq,proto3" json:"parent_seq,omitempty"`
+	ParentOid uint32                 `protobuf:"varint,3,opt,name=parent_oid,json=parentOid,proto3" json:"parent_oid,omitempty"`
+	Name      []byte                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	// want is the lock that the sender would like on the inode of the answer; the reply says what was granted.
+	Want          *LockWant `protobuf:"bytes,41,opt,name=want,proto3" json:"want,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LookupRequest) Reset() {
 	*x = LookupRequest{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +2979,7 @@ func (x *LookupRequest) String() string {
 func (*LookupRequest) ProtoMessage() {}
 
 func (x *LookupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +2992,7 @@ func (x *LookupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupRequest.ProtoReflect.Descriptor instead.
 func (*LookupRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *LookupRequest) GetCaller() *Caller {
@@ -1381,6 +3023,13 @@ func (x *LookupRequest) GetName() []byte {
 	return nil
 }
 
+func (x *LookupRequest) GetWant() *LockWant {
+	if x != nil {
+		return x.Want
+	}
+	return nil
+}
+
 // EntryReply is what LOOKUP, GETATTR, OPEN, CREATE, LINK and SETATTR answer with.
 type EntryReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1394,14 +3043,16 @@ type EntryReply struct {
 	// symlink is the target of a symbolic link.
 	Symlink []byte `protobuf:"bytes,5,opt,name=symlink,proto3" json:"symlink,omitempty"`
 	// parent is the folder's attributes after the change, where the operation changed it.
-	Parent        *Attr `protobuf:"bytes,6,opt,name=parent,proto3" json:"parent,omitempty"`
+	Parent *Attr `protobuf:"bytes,6,opt,name=parent,proto3" json:"parent,omitempty"`
+	// locks are those granted with the answer.
+	Locks         []*LockGrant `protobuf:"bytes,40,rep,name=locks,proto3" json:"locks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EntryReply) Reset() {
 	*x = EntryReply{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +3064,7 @@ func (x *EntryReply) String() string {
 func (*EntryReply) ProtoMessage() {}
 
 func (x *EntryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +3077,7 @@ func (x *EntryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EntryReply.ProtoReflect.Descriptor instead.
 func (*EntryReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *EntryReply) GetAttr() *Attr {
@@ -1471,18 +3122,27 @@ func (x *EntryReply) GetParent() *Attr {
 	return nil
 }
 
+func (x *EntryReply) GetLocks() []*LockGrant {
+	if x != nil {
+		return x.Locks
+	}
+	return nil
+}
+
 type GetattrRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Caller        *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
-	Seq           uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`
-	Oid           uint32                 `protobuf:"varint,3,opt,name=oid,proto3" json:"oid,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Caller *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
+	Seq    uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	Oid    uint32                 `protobuf:"varint,3,opt,name=oid,proto3" json:"oid,omitempty"`
+	// want is the lock that the sender would like on the inode of the answer; the reply says what was granted.
+	Want          *LockWant `protobuf:"bytes,41,opt,name=want,proto3" json:"want,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetattrRequest) Reset() {
 	*x = GetattrRequest{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +3154,7 @@ func (x *GetattrRequest) String() string {
 func (*GetattrRequest) ProtoMessage() {}
 
 func (x *GetattrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +3167,7 @@ func (x *GetattrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetattrRequest.ProtoReflect.Descriptor instead.
 func (*GetattrRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetattrRequest) GetCaller() *Caller {
@@ -1531,20 +3191,31 @@ func (x *GetattrRequest) GetOid() uint32 {
 	return 0
 }
 
+func (x *GetattrRequest) GetWant() *LockWant {
+	if x != nil {
+		return x.Want
+	}
+	return nil
+}
+
 type OpenRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Caller *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
 	Seq    uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	Oid    uint32                 `protobuf:"varint,3,opt,name=oid,proto3" json:"oid,omitempty"`
 	// flags are those of open(2) on Linux.
-	Flags         uint32 `protobuf:"varint,4,opt,name=flags,proto3" json:"flags,omitempty"`
+	Flags uint32 `protobuf:"varint,4,opt,name=flags,proto3" json:"flags,omitempty"`
+	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
+	Cancels []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
+	// want is the lock that the sender would like on the inode of the answer; the reply says what was granted.
+	Want          *LockWant `protobuf:"bytes,41,opt,name=want,proto3" json:"want,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OpenRequest) Reset() {
 	*x = OpenRequest{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1556,7 +3227,7 @@ func (x *OpenRequest) String() string {
 func (*OpenRequest) ProtoMessage() {}
 
 func (x *OpenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1569,7 +3240,7 @@ func (x *OpenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRequest.ProtoReflect.Descriptor instead.
 func (*OpenRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *OpenRequest) GetCaller() *Caller {
@@ -1600,6 +3271,20 @@ func (x *OpenRequest) GetFlags() uint32 {
 	return 0
 }
 
+func (x *OpenRequest) GetCancels() []uint64 {
+	if x != nil {
+		return x.Cancels
+	}
+	return nil
+}
+
+func (x *OpenRequest) GetWant() *LockWant {
+	if x != nil {
+		return x.Want
+	}
+	return nil
+}
+
 // CreateRequest makes a file, folder, symlink or node under the FID that the client chose, and opens it if asked.
 type CreateRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -1619,14 +3304,18 @@ type CreateRequest struct {
 	Flags   uint32 `protobuf:"varint,12,opt,name=flags,proto3" json:"flags,omitempty"`
 	Tmpfile bool   `protobuf:"varint,13,opt,name=tmpfile,proto3" json:"tmpfile,omitempty"`
 	// objects is set in a replay: the layout with exactly the objects that the first run chose.
-	Objects       []byte `protobuf:"bytes,14,opt,name=objects,proto3" json:"objects,omitempty"`
+	Objects []byte `protobuf:"bytes,14,opt,name=objects,proto3" json:"objects,omitempty"`
+	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
+	Cancels []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
+	// want is the lock that the sender would like on the inode of the answer; the reply says what was granted.
+	Want          *LockWant `protobuf:"bytes,41,opt,name=want,proto3" json:"want,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +3327,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +3340,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CreateRequest) GetCaller() *Caller {
@@ -1752,21 +3441,37 @@ func (x *CreateRequest) GetObjects() []byte {
 	return nil
 }
 
+func (x *CreateRequest) GetCancels() []uint64 {
+	if x != nil {
+		return x.Cancels
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetWant() *LockWant {
+	if x != nil {
+		return x.Want
+	}
+	return nil
+}
+
 type LinkRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Caller        *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
-	Seq           uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`
-	Oid           uint32                 `protobuf:"varint,3,opt,name=oid,proto3" json:"oid,omitempty"`
-	ParentSeq     uint64                 `protobuf:"fixed64,4,opt,name=parent_seq,json=parentSeq,proto3" json:"parent_seq,omitempty"`
-	ParentOid     uint32                 `protobuf:"varint,5,opt,name=parent_oid,json=parentOid,proto3" json:"parent_oid,omitempty"`
-	Name          []byte                 `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Caller    *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
+	Seq       uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	Oid       uint32                 `protobuf:"varint,3,opt,name=oid,proto3" json:"oid,omitempty"`
+	ParentSeq uint64                 `protobuf:"fixed64,4,opt,name=parent_seq,json=parentSeq,proto3" json:"parent_seq,omitempty"`
+	ParentOid uint32                 `protobuf:"varint,5,opt,name=parent_oid,json=parentOid,proto3" json:"parent_oid,omitempty"`
+	Name      []byte                 `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
+	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
+	Cancels       []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LinkRequest) Reset() {
 	*x = LinkRequest{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1778,7 +3483,7 @@ func (x *LinkRequest) String() string {
 func (*LinkRequest) ProtoMessage() {}
 
 func (x *LinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +3496,7 @@ func (x *LinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkRequest.ProtoReflect.Descriptor instead.
 func (*LinkRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *LinkRequest) GetCaller() *Caller {
@@ -1836,20 +3541,29 @@ func (x *LinkRequest) GetName() []byte {
 	return nil
 }
 
+func (x *LinkRequest) GetCancels() []uint64 {
+	if x != nil {
+		return x.Cancels
+	}
+	return nil
+}
+
 type UnlinkRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Caller        *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
-	ParentSeq     uint64                 `protobuf:"fixed64,2,opt,name=parent_seq,json=parentSeq,proto3" json:"parent_seq,omitempty"`
-	ParentOid     uint32                 `protobuf:"varint,3,opt,name=parent_oid,json=parentOid,proto3" json:"parent_oid,omitempty"`
-	Name          []byte                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
-	Rmdir         bool                   `protobuf:"varint,5,opt,name=rmdir,proto3" json:"rmdir,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Caller    *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
+	ParentSeq uint64                 `protobuf:"fixed64,2,opt,name=parent_seq,json=parentSeq,proto3" json:"parent_seq,omitempty"`
+	ParentOid uint32                 `protobuf:"varint,3,opt,name=parent_oid,json=parentOid,proto3" json:"parent_oid,omitempty"`
+	Name      []byte                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	Rmdir     bool                   `protobuf:"varint,5,opt,name=rmdir,proto3" json:"rmdir,omitempty"`
+	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
+	Cancels       []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UnlinkRequest) Reset() {
 	*x = UnlinkRequest{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +3575,7 @@ func (x *UnlinkRequest) String() string {
 func (*UnlinkRequest) ProtoMessage() {}
 
 func (x *UnlinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +3588,7 @@ func (x *UnlinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnlinkRequest.ProtoReflect.Descriptor instead.
 func (*UnlinkRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *UnlinkRequest) GetCaller() *Caller {
@@ -1912,6 +3626,13 @@ func (x *UnlinkRequest) GetRmdir() bool {
 	return false
 }
 
+func (x *UnlinkRequest) GetCancels() []uint64 {
+	if x != nil {
+		return x.Cancels
+	}
+	return nil
+}
+
 type UnlinkReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// attr is the child's after the change; nlink 0 when its last name is gone.
@@ -1923,7 +3644,7 @@ type UnlinkReply struct {
 
 func (x *UnlinkReply) Reset() {
 	*x = UnlinkReply{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1935,7 +3656,7 @@ func (x *UnlinkReply) String() string {
 func (*UnlinkReply) ProtoMessage() {}
 
 func (x *UnlinkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1948,7 +3669,7 @@ func (x *UnlinkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnlinkReply.ProtoReflect.Descriptor instead.
 func (*UnlinkReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *UnlinkReply) GetAttr() *Attr {
@@ -1977,15 +3698,17 @@ type RenameRequest struct {
 	// flags are those of renameat2(2).
 	Flags uint32 `protobuf:"varint,8,opt,name=flags,proto3" json:"flags,omitempty"`
 	// whiteout is the FID for RENAME_WHITEOUT's node.
-	WhiteoutSeq   uint64 `protobuf:"fixed64,9,opt,name=whiteout_seq,json=whiteoutSeq,proto3" json:"whiteout_seq,omitempty"`
-	WhiteoutOid   uint32 `protobuf:"varint,10,opt,name=whiteout_oid,json=whiteoutOid,proto3" json:"whiteout_oid,omitempty"`
+	WhiteoutSeq uint64 `protobuf:"fixed64,9,opt,name=whiteout_seq,json=whiteoutSeq,proto3" json:"whiteout_seq,omitempty"`
+	WhiteoutOid uint32 `protobuf:"varint,10,opt,name=whiteout_oid,json=whiteoutOid,proto3" json:"whiteout_oid,omitempty"`
+	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
+	Cancels       []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RenameRequest) Reset() {
 	*x = RenameRequest{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +3720,7 @@ func (x *RenameRequest) String() string {
 func (*RenameRequest) ProtoMessage() {}
 
 func (x *RenameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +3733,7 @@ func (x *RenameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
 func (*RenameRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RenameRequest) GetCaller() *Caller {
@@ -2083,6 +3806,13 @@ func (x *RenameRequest) GetWhiteoutOid() uint32 {
 	return 0
 }
 
+func (x *RenameRequest) GetCancels() []uint64 {
+	if x != nil {
+		return x.Cancels
+	}
+	return nil
+}
+
 type RenameReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Moved *Attr                  `protobuf:"bytes,1,opt,name=moved,proto3" json:"moved,omitempty"`
@@ -2096,7 +3826,7 @@ type RenameReply struct {
 
 func (x *RenameReply) Reset() {
 	*x = RenameReply{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2108,7 +3838,7 @@ func (x *RenameReply) String() string {
 func (*RenameReply) ProtoMessage() {}
 
 func (x *RenameReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2121,7 +3851,7 @@ func (x *RenameReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameReply.ProtoReflect.Descriptor instead.
 func (*RenameReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RenameReply) GetMoved() *Attr {
@@ -2153,20 +3883,24 @@ func (x *RenameReply) GetToParent() *Attr {
 }
 
 type SetattrRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Caller        *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
-	Seq           uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`
-	Oid           uint32                 `protobuf:"varint,3,opt,name=oid,proto3" json:"oid,omitempty"`
-	Valid         uint32                 `protobuf:"varint,4,opt,name=valid,proto3" json:"valid,omitempty"`
-	Attr          *Attr                  `protobuf:"bytes,5,opt,name=attr,proto3" json:"attr,omitempty"`
-	Handle        uint64                 `protobuf:"varint,6,opt,name=handle,proto3" json:"handle,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Caller *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
+	Seq    uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	Oid    uint32                 `protobuf:"varint,3,opt,name=oid,proto3" json:"oid,omitempty"`
+	Valid  uint32                 `protobuf:"varint,4,opt,name=valid,proto3" json:"valid,omitempty"`
+	Attr   *Attr                  `protobuf:"bytes,5,opt,name=attr,proto3" json:"attr,omitempty"`
+	Handle uint64                 `protobuf:"varint,6,opt,name=handle,proto3" json:"handle,omitempty"`
+	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
+	Cancels []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
+	// want is the lock that the sender would like on the inode of the answer; the reply says what was granted.
+	Want          *LockWant `protobuf:"bytes,41,opt,name=want,proto3" json:"want,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetattrRequest) Reset() {
 	*x = SetattrRequest{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2178,7 +3912,7 @@ func (x *SetattrRequest) String() string {
 func (*SetattrRequest) ProtoMessage() {}
 
 func (x *SetattrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2191,7 +3925,7 @@ func (x *SetattrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetattrRequest.ProtoReflect.Descriptor instead.
 func (*SetattrRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SetattrRequest) GetCaller() *Caller {
@@ -2236,6 +3970,20 @@ func (x *SetattrRequest) GetHandle() uint64 {
 	return 0
 }
 
+func (x *SetattrRequest) GetCancels() []uint64 {
+	if x != nil {
+		return x.Cancels
+	}
+	return nil
+}
+
+func (x *SetattrRequest) GetWant() *LockWant {
+	if x != nil {
+		return x.Want
+	}
+	return nil
+}
+
 type ReaddirRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Caller *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
@@ -2246,14 +3994,18 @@ type ReaddirRequest struct {
 	// max_bytes bounds the bulk of the reply.
 	MaxBytes uint32 `protobuf:"varint,5,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	// plus asks for attributes with each entry.
-	Plus          bool `protobuf:"varint,6,opt,name=plus,proto3" json:"plus,omitempty"`
+	Plus bool `protobuf:"varint,6,opt,name=plus,proto3" json:"plus,omitempty"`
+	// want is the lock that the sender would like on each entry's inode; own of the grants is 0.
+	Want *LockWant `protobuf:"bytes,41,opt,name=want,proto3" json:"want,omitempty"`
+	// want_folder is the lock wanted on the folder itself.
+	WantFolder    *LockWant `protobuf:"bytes,42,opt,name=want_folder,json=wantFolder,proto3" json:"want_folder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReaddirRequest) Reset() {
 	*x = ReaddirRequest{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2265,7 +4017,7 @@ func (x *ReaddirRequest) String() string {
 func (*ReaddirRequest) ProtoMessage() {}
 
 func (x *ReaddirRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2278,7 +4030,7 @@ func (x *ReaddirRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReaddirRequest.ProtoReflect.Descriptor instead.
 func (*ReaddirRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReaddirRequest) GetCaller() *Caller {
@@ -2323,18 +4075,34 @@ func (x *ReaddirRequest) GetPlus() bool {
 	return false
 }
 
+func (x *ReaddirRequest) GetWant() *LockWant {
+	if x != nil {
+		return x.Want
+	}
+	return nil
+}
+
+func (x *ReaddirRequest) GetWantFolder() *LockWant {
+	if x != nil {
+		return x.WantFolder
+	}
+	return nil
+}
+
 // ReaddirReply comes with bulk: entries, each a uvarint length and a Dirent.
 type ReaddirReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Count         uint32                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
-	Eof           bool                   `protobuf:"varint,2,opt,name=eof,proto3" json:"eof,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Count uint32                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	Eof   bool                   `protobuf:"varint,2,opt,name=eof,proto3" json:"eof,omitempty"`
+	// locks are those granted with the answer.
+	Locks         []*LockGrant `protobuf:"bytes,40,rep,name=locks,proto3" json:"locks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReaddirReply) Reset() {
 	*x = ReaddirReply{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2346,7 +4114,7 @@ func (x *ReaddirReply) String() string {
 func (*ReaddirReply) ProtoMessage() {}
 
 func (x *ReaddirReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2359,7 +4127,7 @@ func (x *ReaddirReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReaddirReply.ProtoReflect.Descriptor instead.
 func (*ReaddirReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ReaddirReply) GetCount() uint32 {
@@ -2376,6 +4144,13 @@ func (x *ReaddirReply) GetEof() bool {
 	return false
 }
 
+func (x *ReaddirReply) GetLocks() []*LockGrant {
+	if x != nil {
+		return x.Locks
+	}
+	return nil
+}
+
 type Dirent struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Cookie uint64                 `protobuf:"fixed64,1,opt,name=cookie,proto3" json:"cookie,omitempty"`
@@ -2383,16 +4158,18 @@ type Dirent struct {
 	Seq    uint64                 `protobuf:"fixed64,3,opt,name=seq,proto3" json:"seq,omitempty"`
 	Oid    uint32                 `protobuf:"varint,4,opt,name=oid,proto3" json:"oid,omitempty"`
 	// mode's type bits, always; attr only if asked for.
-	Mode          uint32 `protobuf:"varint,5,opt,name=mode,proto3" json:"mode,omitempty"`
-	Attr          *Attr  `protobuf:"bytes,6,opt,name=attr,proto3" json:"attr,omitempty"`
-	Layout        []byte `protobuf:"bytes,7,opt,name=layout,proto3" json:"layout,omitempty"`
+	Mode   uint32 `protobuf:"varint,5,opt,name=mode,proto3" json:"mode,omitempty"`
+	Attr   *Attr  `protobuf:"bytes,6,opt,name=attr,proto3" json:"attr,omitempty"`
+	Layout []byte `protobuf:"bytes,7,opt,name=layout,proto3" json:"layout,omitempty"`
+	// lock is what was granted on the entry's inode.
+	Lock          *LockGrant `protobuf:"bytes,40,opt,name=lock,proto3" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Dirent) Reset() {
 	*x = Dirent{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +4181,7 @@ func (x *Dirent) String() string {
 func (*Dirent) ProtoMessage() {}
 
 func (x *Dirent) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +4194,7 @@ func (x *Dirent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dirent.ProtoReflect.Descriptor instead.
 func (*Dirent) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Dirent) GetCookie() uint64 {
@@ -2469,6 +4246,13 @@ func (x *Dirent) GetLayout() []byte {
 	return nil
 }
 
+func (x *Dirent) GetLock() *LockGrant {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
 type XattrRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Caller *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
@@ -2477,14 +4261,18 @@ type XattrRequest struct {
 	Name   []byte                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
 	Value  []byte                 `protobuf:"bytes,5,opt,name=value,proto3" json:"value,omitempty"`
 	// flags are those of setxattr(2).
-	Flags         uint32 `protobuf:"varint,6,opt,name=flags,proto3" json:"flags,omitempty"`
+	Flags uint32 `protobuf:"varint,6,opt,name=flags,proto3" json:"flags,omitempty"`
+	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
+	Cancels []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
+	// want is the lock that the sender would like on the inode of the answer; the reply says what was granted.
+	Want          *LockWant `protobuf:"bytes,41,opt,name=want,proto3" json:"want,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *XattrRequest) Reset() {
 	*x = XattrRequest{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2496,7 +4284,7 @@ func (x *XattrRequest) String() string {
 func (*XattrRequest) ProtoMessage() {}
 
 func (x *XattrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2509,7 +4297,7 @@ func (x *XattrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrRequest.ProtoReflect.Descriptor instead.
 func (*XattrRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *XattrRequest) GetCaller() *Caller {
@@ -2554,18 +4342,34 @@ func (x *XattrRequest) GetFlags() uint32 {
 	return 0
 }
 
+func (x *XattrRequest) GetCancels() []uint64 {
+	if x != nil {
+		return x.Cancels
+	}
+	return nil
+}
+
+func (x *XattrRequest) GetWant() *LockWant {
+	if x != nil {
+		return x.Want
+	}
+	return nil
+}
+
 // XattrReply holds a value, or a list of names each ended by NUL.
 type XattrReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Value         []byte                 `protobuf:"bytes,1,opt,name=value,proto3" json:"value,omitempty"`
-	Attr          *Attr                  `protobuf:"bytes,2,opt,name=attr,proto3" json:"attr,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Value []byte                 `protobuf:"bytes,1,opt,name=value,proto3" json:"value,omitempty"`
+	Attr  *Attr                  `protobuf:"bytes,2,opt,name=attr,proto3" json:"attr,omitempty"`
+	// locks are those granted with the answer.
+	Locks         []*LockGrant `protobuf:"bytes,40,rep,name=locks,proto3" json:"locks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *XattrReply) Reset() {
 	*x = XattrReply{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2577,7 +4381,7 @@ func (x *XattrReply) String() string {
 func (*XattrReply) ProtoMessage() {}
 
 func (x *XattrReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2590,7 +4394,7 @@ func (x *XattrReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
 func (*XattrReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *XattrReply) GetValue() []byte {
@@ -2603,6 +4407,13 @@ func (x *XattrReply) GetValue() []byte {
 func (x *XattrReply) GetAttr() *Attr {
 	if x != nil {
 		return x.Attr
+	}
+	return nil
+}
+
+func (x *XattrReply) GetLocks() []*LockGrant {
+	if x != nil {
+		return x.Locks
 	}
 	return nil
 }
@@ -2631,7 +4442,7 @@ type SizeReport struct {
 
 func (x *SizeReport) Reset() {
 	*x = SizeReport{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2643,7 +4454,7 @@ func (x *SizeReport) String() string {
 func (*SizeReport) ProtoMessage() {}
 
 func (x *SizeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2656,7 +4467,7 @@ func (x *SizeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SizeReport.ProtoReflect.Descriptor instead.
 func (*SizeReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SizeReport) GetSeq() uint64 {
@@ -2744,18 +4555,20 @@ func (x *SizeReport) GetHandle() uint64 {
 }
 
 type CloseRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	Oid           uint32                 `protobuf:"varint,2,opt,name=oid,proto3" json:"oid,omitempty"`
-	Handle        uint64                 `protobuf:"varint,3,opt,name=handle,proto3" json:"handle,omitempty"`
-	Report        *SizeReport            `protobuf:"bytes,4,opt,name=report,proto3" json:"report,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Seq    uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Oid    uint32                 `protobuf:"varint,2,opt,name=oid,proto3" json:"oid,omitempty"`
+	Handle uint64                 `protobuf:"varint,3,opt,name=handle,proto3" json:"handle,omitempty"`
+	Report *SizeReport            `protobuf:"bytes,4,opt,name=report,proto3" json:"report,omitempty"`
+	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
+	Cancels       []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CloseRequest) Reset() {
 	*x = CloseRequest{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +4580,7 @@ func (x *CloseRequest) String() string {
 func (*CloseRequest) ProtoMessage() {}
 
 func (x *CloseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +4593,7 @@ func (x *CloseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRequest.ProtoReflect.Descriptor instead.
 func (*CloseRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CloseRequest) GetSeq() uint64 {
@@ -2811,6 +4624,13 @@ func (x *CloseRequest) GetReport() *SizeReport {
 	return nil
 }
 
+func (x *CloseRequest) GetCancels() []uint64 {
+	if x != nil {
+		return x.Cancels
+	}
+	return nil
+}
+
 // ReportSizesRequest carries the reports and closes of many files in one request.
 type ReportSizesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2821,7 +4641,7 @@ type ReportSizesRequest struct {
 
 func (x *ReportSizesRequest) Reset() {
 	*x = ReportSizesRequest{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2833,7 +4653,7 @@ func (x *ReportSizesRequest) String() string {
 func (*ReportSizesRequest) ProtoMessage() {}
 
 func (x *ReportSizesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2846,7 +4666,7 @@ func (x *ReportSizesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportSizesRequest.ProtoReflect.Descriptor instead.
 func (*ReportSizesRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ReportSizesRequest) GetReports() []*SizeReport {
@@ -2868,7 +4688,7 @@ type SyncRequest struct {
 
 func (x *SyncRequest) Reset() {
 	*x = SyncRequest{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2880,7 +4700,7 @@ func (x *SyncRequest) String() string {
 func (*SyncRequest) ProtoMessage() {}
 
 func (x *SyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2893,7 +4713,7 @@ func (x *SyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest.ProtoReflect.Descriptor instead.
 func (*SyncRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SyncRequest) GetSeq() uint64 {
@@ -2927,7 +4747,7 @@ type SeqReply struct {
 
 func (x *SeqReply) Reset() {
 	*x = SeqReply{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2939,7 +4759,7 @@ func (x *SeqReply) String() string {
 func (*SeqReply) ProtoMessage() {}
 
 func (x *SeqReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2952,7 +4772,7 @@ func (x *SeqReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeqReply.ProtoReflect.Descriptor instead.
 func (*SeqReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SeqReply) GetFirst() uint64 {
@@ -2982,7 +4802,7 @@ type PathRequest struct {
 
 func (x *PathRequest) Reset() {
 	*x = PathRequest{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2994,7 +4814,7 @@ func (x *PathRequest) String() string {
 func (*PathRequest) ProtoMessage() {}
 
 func (x *PathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3007,7 +4827,7 @@ func (x *PathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathRequest.ProtoReflect.Descriptor instead.
 func (*PathRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PathRequest) GetCaller() *Caller {
@@ -3047,7 +4867,7 @@ type PathReply struct {
 
 func (x *PathReply) Reset() {
 	*x = PathReply{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3059,7 +4879,7 @@ func (x *PathReply) String() string {
 func (*PathReply) ProtoMessage() {}
 
 func (x *PathReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3072,7 +4892,7 @@ func (x *PathReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathReply.ProtoReflect.Descriptor instead.
 func (*PathReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *PathReply) GetPaths() [][]byte {
@@ -3088,14 +4908,18 @@ type LayoutRequest struct {
 	Seq    uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	Oid    uint32                 `protobuf:"varint,3,opt,name=oid,proto3" json:"oid,omitempty"`
 	// layout is a template; empty removes a folder's default.
-	Layout        []byte `protobuf:"bytes,4,opt,name=layout,proto3" json:"layout,omitempty"`
+	Layout []byte `protobuf:"bytes,4,opt,name=layout,proto3" json:"layout,omitempty"`
+	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
+	Cancels []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
+	// want is the lock that the sender would like on the inode of the answer; the reply says what was granted.
+	Want          *LockWant `protobuf:"bytes,41,opt,name=want,proto3" json:"want,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LayoutRequest) Reset() {
 	*x = LayoutRequest{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3107,7 +4931,7 @@ func (x *LayoutRequest) String() string {
 func (*LayoutRequest) ProtoMessage() {}
 
 func (x *LayoutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3120,7 +4944,7 @@ func (x *LayoutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayoutRequest.ProtoReflect.Descriptor instead.
 func (*LayoutRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *LayoutRequest) GetCaller() *Caller {
@@ -3151,6 +4975,20 @@ func (x *LayoutRequest) GetLayout() []byte {
 	return nil
 }
 
+func (x *LayoutRequest) GetCancels() []uint64 {
+	if x != nil {
+		return x.Cancels
+	}
+	return nil
+}
+
+func (x *LayoutRequest) GetWant() *LockWant {
+	if x != nil {
+		return x.Want
+	}
+	return nil
+}
+
 type ParentsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Links         []*ParentsReply_Link   `protobuf:"bytes,1,rep,name=links,proto3" json:"links,omitempty"`
@@ -3160,7 +4998,7 @@ type ParentsReply struct {
 
 func (x *ParentsReply) Reset() {
 	*x = ParentsReply{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3172,7 +5010,7 @@ func (x *ParentsReply) String() string {
 func (*ParentsReply) ProtoMessage() {}
 
 func (x *ParentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3185,7 +5023,7 @@ func (x *ParentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParentsReply.ProtoReflect.Descriptor instead.
 func (*ParentsReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ParentsReply) GetLinks() []*ParentsReply_Link {
@@ -3209,7 +5047,7 @@ type Object struct {
 
 func (x *Object) Reset() {
 	*x = Object{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3221,7 +5059,7 @@ func (x *Object) String() string {
 func (*Object) ProtoMessage() {}
 
 func (x *Object) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3234,7 +5072,7 @@ func (x *Object) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Object.ProtoReflect.Descriptor instead.
 func (*Object) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Object) GetGroup() uint32 {
@@ -3283,7 +5121,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3295,7 +5133,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3308,7 +5146,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ReadRequest) GetObject() *Object {
@@ -3343,7 +5181,7 @@ type ReadReply struct {
 
 func (x *ReadReply) Reset() {
 	*x = ReadReply{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3355,7 +5193,7 @@ func (x *ReadReply) String() string {
 func (*ReadReply) ProtoMessage() {}
 
 func (x *ReadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3368,7 +5206,7 @@ func (x *ReadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadReply.ProtoReflect.Descriptor instead.
 func (*ReadReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ReadReply) GetSize() uint64 {
@@ -3399,7 +5237,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3411,7 +5249,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3424,7 +5262,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *WriteRequest) GetObject() *Object {
@@ -3515,7 +5353,7 @@ type ObjectReply struct {
 
 func (x *ObjectReply) Reset() {
 	*x = ObjectReply{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3527,7 +5365,7 @@ func (x *ObjectReply) String() string {
 func (*ObjectReply) ProtoMessage() {}
 
 func (x *ObjectReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3540,7 +5378,7 @@ func (x *ObjectReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectReply.ProtoReflect.Descriptor instead.
 func (*ObjectReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ObjectReply) GetSize() uint64 {
@@ -3597,16 +5435,18 @@ type PunchRequest struct {
 	Object *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
 	Start  uint64                 `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"`
 	// end of 2^64-1 sets the object's size to start.
-	End           uint64 `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
-	MtimeSec      int64  `protobuf:"zigzag64,4,opt,name=mtime_sec,json=mtimeSec,proto3" json:"mtime_sec,omitempty"`
-	MtimeNsec     uint32 `protobuf:"varint,5,opt,name=mtime_nsec,json=mtimeNsec,proto3" json:"mtime_nsec,omitempty"`
+	End       uint64 `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
+	MtimeSec  int64  `protobuf:"zigzag64,4,opt,name=mtime_sec,json=mtimeSec,proto3" json:"mtime_sec,omitempty"`
+	MtimeNsec uint32 `protobuf:"varint,5,opt,name=mtime_nsec,json=mtimeNsec,proto3" json:"mtime_nsec,omitempty"`
+	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
+	Cancels       []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PunchRequest) Reset() {
 	*x = PunchRequest{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3618,7 +5458,7 @@ func (x *PunchRequest) String() string {
 func (*PunchRequest) ProtoMessage() {}
 
 func (x *PunchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3631,7 +5471,7 @@ func (x *PunchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PunchRequest.ProtoReflect.Descriptor instead.
 func (*PunchRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *PunchRequest) GetObject() *Object {
@@ -3669,22 +5509,31 @@ func (x *PunchRequest) GetMtimeNsec() uint32 {
 	return 0
 }
 
+func (x *PunchRequest) GetCancels() []uint64 {
+	if x != nil {
+		return x.Cancels
+	}
+	return nil
+}
+
 type FallocateRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Object *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
 	// mode bits are those of fallocate(2); KEEP_SIZE is honoured per object.
-	Mode          uint32 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
-	Offset        uint64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
-	Length        uint64 `protobuf:"varint,4,opt,name=length,proto3" json:"length,omitempty"`
-	MtimeSec      int64  `protobuf:"zigzag64,5,opt,name=mtime_sec,json=mtimeSec,proto3" json:"mtime_sec,omitempty"`
-	MtimeNsec     uint32 `protobuf:"varint,6,opt,name=mtime_nsec,json=mtimeNsec,proto3" json:"mtime_nsec,omitempty"`
+	Mode      uint32 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	Offset    uint64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length    uint64 `protobuf:"varint,4,opt,name=length,proto3" json:"length,omitempty"`
+	MtimeSec  int64  `protobuf:"zigzag64,5,opt,name=mtime_sec,json=mtimeSec,proto3" json:"mtime_sec,omitempty"`
+	MtimeNsec uint32 `protobuf:"varint,6,opt,name=mtime_nsec,json=mtimeNsec,proto3" json:"mtime_nsec,omitempty"`
+	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
+	Cancels       []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FallocateRequest) Reset() {
 	*x = FallocateRequest{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3696,7 +5545,7 @@ func (x *FallocateRequest) String() string {
 func (*FallocateRequest) ProtoMessage() {}
 
 func (x *FallocateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3709,7 +5558,7 @@ func (x *FallocateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FallocateRequest.ProtoReflect.Descriptor instead.
 func (*FallocateRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *FallocateRequest) GetObject() *Object {
@@ -3754,6 +5603,13 @@ func (x *FallocateRequest) GetMtimeNsec() uint32 {
 	return 0
 }
 
+func (x *FallocateRequest) GetCancels() []uint64 {
+	if x != nil {
+		return x.Cancels
+	}
+	return nil
+}
+
 type SeekRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Object *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
@@ -3766,7 +5622,7 @@ type SeekRequest struct {
 
 func (x *SeekRequest) Reset() {
 	*x = SeekRequest{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3778,7 +5634,7 @@ func (x *SeekRequest) String() string {
 func (*SeekRequest) ProtoMessage() {}
 
 func (x *SeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3791,7 +5647,7 @@ func (x *SeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekRequest.ProtoReflect.Descriptor instead.
 func (*SeekRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SeekRequest) GetObject() *Object {
@@ -3824,7 +5680,7 @@ type GlimpseRequest struct {
 
 func (x *GlimpseRequest) Reset() {
 	*x = GlimpseRequest{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3836,7 +5692,7 @@ func (x *GlimpseRequest) String() string {
 func (*GlimpseRequest) ProtoMessage() {}
 
 func (x *GlimpseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3849,7 +5705,7 @@ func (x *GlimpseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GlimpseRequest.ProtoReflect.Descriptor instead.
 func (*GlimpseRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *GlimpseRequest) GetObject() *Object {
@@ -3869,7 +5725,7 @@ type ObjectSyncRequest struct {
 
 func (x *ObjectSyncRequest) Reset() {
 	*x = ObjectSyncRequest{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3881,7 +5737,7 @@ func (x *ObjectSyncRequest) String() string {
 func (*ObjectSyncRequest) ProtoMessage() {}
 
 func (x *ObjectSyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3894,7 +5750,7 @@ func (x *ObjectSyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectSyncRequest.ProtoReflect.Descriptor instead.
 func (*ObjectSyncRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ObjectSyncRequest) GetObject() *Object {
@@ -3919,14 +5775,16 @@ type ObjectSetattrRequest struct {
 	Gid     uint32                 `protobuf:"varint,4,opt,name=gid,proto3" json:"gid,omitempty"`
 	Project uint32                 `protobuf:"varint,5,opt,name=project,proto3" json:"project,omitempty"`
 	// version orders changes: an older one than the object's is ignored.
-	Version       uint64 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
+	Version uint64 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
+	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
+	Cancels       []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ObjectSetattrRequest) Reset() {
 	*x = ObjectSetattrRequest{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3938,7 +5796,7 @@ func (x *ObjectSetattrRequest) String() string {
 func (*ObjectSetattrRequest) ProtoMessage() {}
 
 func (x *ObjectSetattrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3951,7 +5809,7 @@ func (x *ObjectSetattrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectSetattrRequest.ProtoReflect.Descriptor instead.
 func (*ObjectSetattrRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ObjectSetattrRequest) GetObject() *Object {
@@ -3996,6 +5854,13 @@ func (x *ObjectSetattrRequest) GetVersion() uint64 {
 	return 0
 }
 
+func (x *ObjectSetattrRequest) GetCancels() []uint64 {
+	if x != nil {
+		return x.Cancels
+	}
+	return nil
+}
+
 // PrecreateRequest asks for objects up to id upto of a group. The reply comes when ids, files and folder entries are on
 // disk. With orphans set, objects above used are destroyed first: recovery has ended and nobody owns them.
 type PrecreateRequest struct {
@@ -4010,7 +5875,7 @@ type PrecreateRequest struct {
 
 func (x *PrecreateRequest) Reset() {
 	*x = PrecreateRequest{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4022,7 +5887,7 @@ func (x *PrecreateRequest) String() string {
 func (*PrecreateRequest) ProtoMessage() {}
 
 func (x *PrecreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4035,7 +5900,7 @@ func (x *PrecreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrecreateRequest.ProtoReflect.Descriptor instead.
 func (*PrecreateRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *PrecreateRequest) GetGroup() uint32 {
@@ -4075,7 +5940,7 @@ type PrecreateReply struct {
 
 func (x *PrecreateReply) Reset() {
 	*x = PrecreateReply{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4087,7 +5952,7 @@ func (x *PrecreateReply) String() string {
 func (*PrecreateReply) ProtoMessage() {}
 
 func (x *PrecreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4100,7 +5965,7 @@ func (x *PrecreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrecreateReply.ProtoReflect.Descriptor instead.
 func (*PrecreateReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *PrecreateReply) GetLast() uint64 {
@@ -4121,7 +5986,7 @@ type DestroyRequest struct {
 
 func (x *DestroyRequest) Reset() {
 	*x = DestroyRequest{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4133,7 +5998,7 @@ func (x *DestroyRequest) String() string {
 func (*DestroyRequest) ProtoMessage() {}
 
 func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4146,7 +6011,7 @@ func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyRequest.ProtoReflect.Descriptor instead.
 func (*DestroyRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *DestroyRequest) GetGroup() uint32 {
@@ -4174,7 +6039,7 @@ type ParentsReply_Link struct {
 
 func (x *ParentsReply_Link) Reset() {
 	*x = ParentsReply_Link{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4186,7 +6051,7 @@ func (x *ParentsReply_Link) String() string {
 func (*ParentsReply_Link) ProtoMessage() {}
 
 func (x *ParentsReply_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4199,7 +6064,7 @@ func (x *ParentsReply_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParentsReply_Link.ProtoReflect.Descriptor instead.
 func (*ParentsReply_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38, 0}
+	return file_wire_proto_rawDescGZIP(), []int{55, 0}
 }
 
 func (x *ParentsReply_Link) GetSeq() uint64 {
@@ -4314,7 +6179,168 @@ const file_wire_proto_rawDesc = "" +
 	"\x06inodes\x18\x04 \x01(\x04R\x06inodes\x12\x1f\n" +
 	"\vfree_inodes\x18\x05 \x01(\x04R\n" +
 	"freeInodes\x12#\n" +
-	"\rgranted_bytes\x18\x06 \x01(\x04R\fgrantedBytes\"\xa7\x02\n" +
+	"\rgranted_bytes\x18\x06 \x01(\x04R\fgrantedBytes\"\x8e\x01\n" +
+	"\x03LVB\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x16\n" +
+	"\x06blocks\x18\x02 \x01(\x04R\x06blocks\x12\x1d\n" +
+	"\n" +
+	"mtime_nsec\x18\x03 \x01(\x12R\tmtimeNsec\x12\x1d\n" +
+	"\n" +
+	"atime_nsec\x18\x04 \x01(\x12R\tatimeNsec\x12\x1d\n" +
+	"\n" +
+	"ctime_nsec\x18\x05 \x01(\x12R\tctimeNsec\"\xe7\x03\n" +
+	"\x0eEnqueueRequest\x12\x10\n" +
+	"\x03own\x18\x01 \x01(\x06R\x03own\x12\x17\n" +
+	"\ares_seq\x18\x02 \x01(\x06R\x06resSeq\x12\x17\n" +
+	"\ares_oid\x18\x03 \x01(\x06R\x06resOid\x12\x19\n" +
+	"\bres_hash\x18\x04 \x01(\x06R\aresHash\x12\x19\n" +
+	"\bres_type\x18\x05 \x01(\rR\aresType\x12\x12\n" +
+	"\x04mode\x18\x06 \x01(\rR\x04mode\x12\x14\n" +
+	"\x05start\x18\a \x01(\x04R\x05start\x12\x10\n" +
+	"\x03end\x18\b \x01(\x04R\x03end\x12\x12\n" +
+	"\x04bits\x18\t \x01(\rR\x04bits\x12\x19\n" +
+	"\btry_bits\x18\n" +
+	" \x01(\rR\atryBits\x12\x10\n" +
+	"\x03gid\x18\v \x01(\x04R\x03gid\x12\x14\n" +
+	"\x05flags\x18\f \x01(\rR\x05flags\x12\x18\n" +
+	"\acancels\x18\r \x03(\x06R\acancels\x12\x16\n" +
+	"\x06detach\x18\x0e \x01(\bR\x06detach\x12\x1f\n" +
+	"\vflock_class\x18\x0f \x01(\rR\n" +
+	"flockClass\x12\x1f\n" +
+	"\vflock_owner\x18\x10 \x01(\x04R\n" +
+	"flockOwner\x12\x1b\n" +
+	"\tflock_pid\x18\x11 \x01(\rR\bflockPid\x12\x16\n" +
+	"\x06intent\x18\x12 \x01(\rR\x06intent\x12\x1f\n" +
+	"\vintent_body\x18\x13 \x01(\fR\n" +
+	"intentBody\"\x9c\x03\n" +
+	"\fEnqueueReply\x12\x12\n" +
+	"\x04lock\x18\x01 \x01(\x06R\x04lock\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x14\n" +
+	"\x05start\x18\x03 \x01(\x04R\x05start\x12\x10\n" +
+	"\x03end\x18\x04 \x01(\x04R\x03end\x12\x12\n" +
+	"\x04bits\x18\x05 \x01(\rR\x04bits\x12\x10\n" +
+	"\x03gid\x18\x06 \x01(\x04R\x03gid\x12\x18\n" +
+	"\awaiting\x18\a \x01(\bR\awaiting\x12\x18\n" +
+	"\ablocked\x18\b \x01(\bR\ablocked\x12\x1f\n" +
+	"\vrecall_bits\x18\t \x01(\rR\n" +
+	"recallBits\x12\x18\n" +
+	"\adiscard\x18\n" +
+	" \x01(\bR\adiscard\x12\x1c\n" +
+	"\tcontended\x18\v \x01(\bR\tcontended\x12\x10\n" +
+	"\x03lvb\x18\f \x01(\fR\x03lvb\x12\x10\n" +
+	"\x03slv\x18\r \x01(\x04R\x03slv\x12\x1d\n" +
+	"\n" +
+	"lock_limit\x18\x0e \x01(\x04R\tlockLimit\x12#\n" +
+	"\rintent_status\x18\x0f \x01(\rR\fintentStatus\x12!\n" +
+	"\fintent_reply\x18\x10 \x01(\fR\vintentReply\"_\n" +
+	"\bLockWant\x12\x10\n" +
+	"\x03own\x18\x01 \x01(\x06R\x03own\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x12\n" +
+	"\x04bits\x18\x03 \x01(\rR\x04bits\x12\x19\n" +
+	"\btry_bits\x18\x04 \x01(\rR\atryBits\"\xb6\x02\n" +
+	"\tLockGrant\x12\x10\n" +
+	"\x03own\x18\x01 \x01(\x06R\x03own\x12\x12\n" +
+	"\x04lock\x18\x02 \x01(\x06R\x04lock\x12\x17\n" +
+	"\ares_seq\x18\x03 \x01(\x06R\x06resSeq\x12\x17\n" +
+	"\ares_oid\x18\x04 \x01(\x06R\x06resOid\x12\x19\n" +
+	"\bres_hash\x18\x05 \x01(\x06R\aresHash\x12\x19\n" +
+	"\bres_type\x18\x06 \x01(\rR\aresType\x12\x12\n" +
+	"\x04mode\x18\a \x01(\rR\x04mode\x12\x14\n" +
+	"\x05start\x18\b \x01(\x04R\x05start\x12\x10\n" +
+	"\x03end\x18\t \x01(\x04R\x03end\x12\x12\n" +
+	"\x04bits\x18\n" +
+	" \x01(\rR\x04bits\x12\x18\n" +
+	"\ablocked\x18\v \x01(\bR\ablocked\x12\x1f\n" +
+	"\vrecall_bits\x18\f \x01(\rR\n" +
+	"recallBits\x12\x10\n" +
+	"\x03lvb\x18\r \x01(\fR\x03lvb\"L\n" +
+	"\x0eConvertRequest\x12\x12\n" +
+	"\x04lock\x18\x01 \x01(\x06R\x04lock\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x12\n" +
+	"\x04bits\x18\x03 \x01(\rR\x04bits\"\x8f\x01\n" +
+	"\fConvertReply\x12\x12\n" +
+	"\x04mode\x18\x01 \x01(\rR\x04mode\x12\x14\n" +
+	"\x05start\x18\x02 \x01(\x04R\x05start\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\x04R\x03end\x12\x12\n" +
+	"\x04bits\x18\x04 \x01(\rR\x04bits\x12\x10\n" +
+	"\x03slv\x18\x05 \x01(\x04R\x03slv\x12\x1d\n" +
+	"\n" +
+	"lock_limit\x18\x06 \x01(\x04R\tlockLimit\"?\n" +
+	"\rCancelRequest\x12\x14\n" +
+	"\x05locks\x18\x01 \x03(\x06R\x05locks\x12\x18\n" +
+	"\awaiting\x18\x02 \x03(\x06R\awaiting\">\n" +
+	"\vCancelReply\x12\x10\n" +
+	"\x03slv\x18\x01 \x01(\x04R\x03slv\x12\x1d\n" +
+	"\n" +
+	"lock_limit\x18\x02 \x01(\x04R\tlockLimit\"&\n" +
+	"\x0eProlongRequest\x12\x14\n" +
+	"\x05locks\x18\x01 \x03(\x06R\x05locks\"Y\n" +
+	"\fProlongReply\x12\x18\n" +
+	"\aunknown\x18\x01 \x03(\x06R\aunknown\x12\x10\n" +
+	"\x03slv\x18\x02 \x01(\x04R\x03slv\x12\x1d\n" +
+	"\n" +
+	"lock_limit\x18\x03 \x01(\x04R\tlockLimit\"\xd0\x01\n" +
+	"\fFlockRequest\x12\x17\n" +
+	"\ares_seq\x18\x01 \x01(\x06R\x06resSeq\x12\x17\n" +
+	"\ares_oid\x18\x02 \x01(\x06R\x06resOid\x12\x14\n" +
+	"\x05start\x18\x03 \x01(\x04R\x05start\x12\x10\n" +
+	"\x03end\x18\x04 \x01(\x04R\x03end\x12\x14\n" +
+	"\x05class\x18\x05 \x01(\rR\x05class\x12\x14\n" +
+	"\x05owner\x18\x06 \x01(\x04R\x05owner\x12\x10\n" +
+	"\x03pid\x18\a \x01(\rR\x03pid\x12\x12\n" +
+	"\x04test\x18\b \x01(\bR\x04test\x12\x14\n" +
+	"\x05write\x18\t \x01(\bR\x05write\"\x84\x01\n" +
+	"\n" +
+	"FlockReply\x12\x12\n" +
+	"\x04held\x18\x01 \x01(\bR\x04held\x12\x14\n" +
+	"\x05start\x18\x02 \x01(\x04R\x05start\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\x04R\x03end\x12\x14\n" +
+	"\x05write\x18\x04 \x01(\bR\x05write\x12\x10\n" +
+	"\x03pid\x18\x05 \x01(\rR\x03pid\x12\x12\n" +
+	"\x04same\x18\x06 \x01(\bR\x04same\"\xc8\x02\n" +
+	"\vBlockingAST\x12\x10\n" +
+	"\x03own\x18\x01 \x01(\x06R\x03own\x12\x12\n" +
+	"\x04lock\x18\x02 \x01(\x06R\x04lock\x12\x17\n" +
+	"\ares_seq\x18\x03 \x01(\x06R\x06resSeq\x12\x17\n" +
+	"\ares_oid\x18\x04 \x01(\x06R\x06resOid\x12\x19\n" +
+	"\bres_hash\x18\x05 \x01(\x06R\aresHash\x12\x19\n" +
+	"\bres_type\x18\x06 \x01(\rR\aresType\x12\x16\n" +
+	"\x06cancel\x18\a \x01(\rR\x06cancel\x12\x18\n" +
+	"\adiscard\x18\b \x01(\bR\adiscard\x12\x17\n" +
+	"\aby_mode\x18\t \x01(\rR\x06byMode\x12\x19\n" +
+	"\bby_start\x18\n" +
+	" \x01(\x04R\abyStart\x12\x15\n" +
+	"\x06by_end\x18\v \x01(\x04R\x05byEnd\x12\x17\n" +
+	"\aby_bits\x18\f \x01(\rR\x06byBits\x12\x15\n" +
+	"\x06by_gid\x18\r \x01(\x04R\x05byGid\"\x9c\x03\n" +
+	"\rCompletionAST\x12\x10\n" +
+	"\x03own\x18\x01 \x01(\x06R\x03own\x12\x12\n" +
+	"\x04lock\x18\x02 \x01(\x06R\x04lock\x12\x17\n" +
+	"\ares_seq\x18\x03 \x01(\x06R\x06resSeq\x12\x17\n" +
+	"\ares_oid\x18\x04 \x01(\x06R\x06resOid\x12\x19\n" +
+	"\bres_hash\x18\x05 \x01(\x06R\aresHash\x12\x19\n" +
+	"\bres_type\x18\x06 \x01(\rR\aresType\x12\x16\n" +
+	"\x06status\x18\a \x01(\rR\x06status\x12\x12\n" +
+	"\x04mode\x18\b \x01(\rR\x04mode\x12\x14\n" +
+	"\x05start\x18\t \x01(\x04R\x05start\x12\x10\n" +
+	"\x03end\x18\n" +
+	" \x01(\x04R\x03end\x12\x12\n" +
+	"\x04bits\x18\v \x01(\rR\x04bits\x12\x10\n" +
+	"\x03gid\x18\f \x01(\x04R\x03gid\x12\x18\n" +
+	"\ablocked\x18\r \x01(\bR\ablocked\x12\x1f\n" +
+	"\vrecall_bits\x18\x0e \x01(\rR\n" +
+	"recallBits\x12\x18\n" +
+	"\adiscard\x18\x0f \x01(\bR\adiscard\x12\x1c\n" +
+	"\tcontended\x18\x10 \x01(\bR\tcontended\x12\x10\n" +
+	"\x03lvb\x18\x11 \x01(\fR\x03lvb\"d\n" +
+	"\n" +
+	"GlimpseAST\x12\x10\n" +
+	"\x03own\x18\x01 \x01(\x06R\x03own\x12\x12\n" +
+	"\x04lock\x18\x02 \x01(\x06R\x04lock\x12\x17\n" +
+	"\ares_seq\x18\x03 \x01(\x06R\x06resSeq\x12\x17\n" +
+	"\ares_oid\x18\x04 \x01(\x06R\x06resOid\"2\n" +
+	"\fGlimpseReply\x12\"\n" +
+	"\x03lvb\x18\x01 \x01(\v2\x10.strake.wire.LVBR\x03lvb\"\xa7\x02\n" +
 	"\x06Target\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\rR\x04kind\x12\x14\n" +
@@ -4356,14 +6382,15 @@ const file_wire_proto_rawDesc = "" +
 	"\x06params\x18\x05 \x03(\v2\x12.strake.wire.ParamR\x06params\"V\n" +
 	"\rReportRequest\x12\x16\n" +
 	"\x06fsname\x18\x01 \x01(\fR\x06fsname\x12-\n" +
-	"\atargets\x18\x02 \x03(\v2\x13.strake.wire.TargetR\atargets\"\x8e\x01\n" +
+	"\atargets\x18\x02 \x03(\v2\x13.strake.wire.TargetR\atargets\"\xb9\x01\n" +
 	"\rLookupRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x1d\n" +
 	"\n" +
 	"parent_seq\x18\x02 \x01(\x06R\tparentSeq\x12\x1d\n" +
 	"\n" +
 	"parent_oid\x18\x03 \x01(\rR\tparentOid\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\fR\x04name\"\xc2\x01\n" +
+	"\x04name\x18\x04 \x01(\fR\x04name\x12)\n" +
+	"\x04want\x18) \x01(\v2\x15.strake.wire.LockWantR\x04want\"\xf0\x01\n" +
 	"\n" +
 	"EntryReply\x12%\n" +
 	"\x04attr\x18\x01 \x01(\v2\x11.strake.wire.AttrR\x04attr\x12\x16\n" +
@@ -4371,16 +6398,20 @@ const file_wire_proto_rawDesc = "" +
 	"\x06handle\x18\x03 \x01(\x04R\x06handle\x12\x18\n" +
 	"\acreated\x18\x04 \x01(\bR\acreated\x12\x18\n" +
 	"\asymlink\x18\x05 \x01(\fR\asymlink\x12)\n" +
-	"\x06parent\x18\x06 \x01(\v2\x11.strake.wire.AttrR\x06parent\"a\n" +
+	"\x06parent\x18\x06 \x01(\v2\x11.strake.wire.AttrR\x06parent\x12,\n" +
+	"\x05locks\x18( \x03(\v2\x16.strake.wire.LockGrantR\x05locks\"\x8c\x01\n" +
 	"\x0eGetattrRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x10\n" +
-	"\x03oid\x18\x03 \x01(\rR\x03oid\"t\n" +
+	"\x03oid\x18\x03 \x01(\rR\x03oid\x12)\n" +
+	"\x04want\x18) \x01(\v2\x15.strake.wire.LockWantR\x04want\"\xb9\x01\n" +
 	"\vOpenRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x10\n" +
 	"\x03oid\x18\x03 \x01(\rR\x03oid\x12\x14\n" +
-	"\x05flags\x18\x04 \x01(\rR\x05flags\"\xea\x02\n" +
+	"\x05flags\x18\x04 \x01(\rR\x05flags\x12\x18\n" +
+	"\acancels\x18( \x03(\x06R\acancels\x12)\n" +
+	"\x04want\x18) \x01(\v2\x15.strake.wire.LockWantR\x04want\"\xaf\x03\n" +
 	"\rCreateRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x1d\n" +
 	"\n" +
@@ -4398,7 +6429,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x04open\x18\v \x01(\bR\x04open\x12\x14\n" +
 	"\x05flags\x18\f \x01(\rR\x05flags\x12\x18\n" +
 	"\atmpfile\x18\r \x01(\bR\atmpfile\x12\x18\n" +
-	"\aobjects\x18\x0e \x01(\fR\aobjects\"\xb0\x01\n" +
+	"\aobjects\x18\x0e \x01(\fR\aobjects\x12\x18\n" +
+	"\acancels\x18( \x03(\x06R\acancels\x12)\n" +
+	"\x04want\x18) \x01(\v2\x15.strake.wire.LockWantR\x04want\"\xca\x01\n" +
 	"\vLinkRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x10\n" +
@@ -4407,7 +6440,8 @@ const file_wire_proto_rawDesc = "" +
 	"parent_seq\x18\x04 \x01(\x06R\tparentSeq\x12\x1d\n" +
 	"\n" +
 	"parent_oid\x18\x05 \x01(\rR\tparentOid\x12\x12\n" +
-	"\x04name\x18\x06 \x01(\fR\x04name\"\xa4\x01\n" +
+	"\x04name\x18\x06 \x01(\fR\x04name\x12\x18\n" +
+	"\acancels\x18( \x03(\x06R\acancels\"\xbe\x01\n" +
 	"\rUnlinkRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x1d\n" +
 	"\n" +
@@ -4415,10 +6449,11 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"parent_oid\x18\x03 \x01(\rR\tparentOid\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\fR\x04name\x12\x14\n" +
-	"\x05rmdir\x18\x05 \x01(\bR\x05rmdir\"_\n" +
+	"\x05rmdir\x18\x05 \x01(\bR\x05rmdir\x12\x18\n" +
+	"\acancels\x18( \x03(\x06R\acancels\"_\n" +
 	"\vUnlinkReply\x12%\n" +
 	"\x04attr\x18\x01 \x01(\v2\x11.strake.wire.AttrR\x04attr\x12)\n" +
-	"\x06parent\x18\x02 \x01(\v2\x11.strake.wire.AttrR\x06parent\"\xb2\x02\n" +
+	"\x06parent\x18\x02 \x01(\v2\x11.strake.wire.AttrR\x06parent\"\xcc\x02\n" +
 	"\rRenameRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x19\n" +
 	"\bfrom_seq\x18\x02 \x01(\x06R\afromSeq\x12\x19\n" +
@@ -4430,30 +6465,37 @@ const file_wire_proto_rawDesc = "" +
 	"\x05flags\x18\b \x01(\rR\x05flags\x12!\n" +
 	"\fwhiteout_seq\x18\t \x01(\x06R\vwhiteoutSeq\x12!\n" +
 	"\fwhiteout_oid\x18\n" +
-	" \x01(\rR\vwhiteoutOid\"\xc5\x01\n" +
+	" \x01(\rR\vwhiteoutOid\x12\x18\n" +
+	"\acancels\x18( \x03(\x06R\acancels\"\xc5\x01\n" +
 	"\vRenameReply\x12'\n" +
 	"\x05moved\x18\x01 \x01(\v2\x11.strake.wire.AttrR\x05moved\x12)\n" +
 	"\x06target\x18\x02 \x01(\v2\x11.strake.wire.AttrR\x06target\x122\n" +
 	"\vfrom_parent\x18\x03 \x01(\v2\x11.strake.wire.AttrR\n" +
 	"fromParent\x12.\n" +
-	"\tto_parent\x18\x04 \x01(\v2\x11.strake.wire.AttrR\btoParent\"\xb6\x01\n" +
+	"\tto_parent\x18\x04 \x01(\v2\x11.strake.wire.AttrR\btoParent\"\xfb\x01\n" +
 	"\x0eSetattrRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x10\n" +
 	"\x03oid\x18\x03 \x01(\rR\x03oid\x12\x14\n" +
 	"\x05valid\x18\x04 \x01(\rR\x05valid\x12%\n" +
 	"\x04attr\x18\x05 \x01(\v2\x11.strake.wire.AttrR\x04attr\x12\x16\n" +
-	"\x06handle\x18\x06 \x01(\x04R\x06handle\"\xaa\x01\n" +
+	"\x06handle\x18\x06 \x01(\x04R\x06handle\x12\x18\n" +
+	"\acancels\x18( \x03(\x06R\acancels\x12)\n" +
+	"\x04want\x18) \x01(\v2\x15.strake.wire.LockWantR\x04want\"\x8d\x02\n" +
 	"\x0eReaddirRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x10\n" +
 	"\x03oid\x18\x03 \x01(\rR\x03oid\x12\x16\n" +
 	"\x06cookie\x18\x04 \x01(\x06R\x06cookie\x12\x1b\n" +
 	"\tmax_bytes\x18\x05 \x01(\rR\bmaxBytes\x12\x12\n" +
-	"\x04plus\x18\x06 \x01(\bR\x04plus\"6\n" +
+	"\x04plus\x18\x06 \x01(\bR\x04plus\x12)\n" +
+	"\x04want\x18) \x01(\v2\x15.strake.wire.LockWantR\x04want\x126\n" +
+	"\vwant_folder\x18* \x01(\v2\x15.strake.wire.LockWantR\n" +
+	"wantFolder\"d\n" +
 	"\fReaddirReply\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x10\n" +
-	"\x03eof\x18\x02 \x01(\bR\x03eof\"\xab\x01\n" +
+	"\x03eof\x18\x02 \x01(\bR\x03eof\x12,\n" +
+	"\x05locks\x18( \x03(\v2\x16.strake.wire.LockGrantR\x05locks\"\xd7\x01\n" +
 	"\x06Dirent\x12\x16\n" +
 	"\x06cookie\x18\x01 \x01(\x06R\x06cookie\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x10\n" +
@@ -4461,18 +6503,22 @@ const file_wire_proto_rawDesc = "" +
 	"\x03oid\x18\x04 \x01(\rR\x03oid\x12\x12\n" +
 	"\x04mode\x18\x05 \x01(\rR\x04mode\x12%\n" +
 	"\x04attr\x18\x06 \x01(\v2\x11.strake.wire.AttrR\x04attr\x12\x16\n" +
-	"\x06layout\x18\a \x01(\fR\x06layout\"\x9f\x01\n" +
+	"\x06layout\x18\a \x01(\fR\x06layout\x12*\n" +
+	"\x04lock\x18( \x01(\v2\x16.strake.wire.LockGrantR\x04lock\"\xe4\x01\n" +
 	"\fXattrRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x10\n" +
 	"\x03oid\x18\x03 \x01(\rR\x03oid\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\fR\x04name\x12\x14\n" +
 	"\x05value\x18\x05 \x01(\fR\x05value\x12\x14\n" +
-	"\x05flags\x18\x06 \x01(\rR\x05flags\"I\n" +
+	"\x05flags\x18\x06 \x01(\rR\x05flags\x12\x18\n" +
+	"\acancels\x18( \x03(\x06R\acancels\x12)\n" +
+	"\x04want\x18) \x01(\v2\x15.strake.wire.LockWantR\x04want\"w\n" +
 	"\n" +
 	"XattrReply\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\fR\x05value\x12%\n" +
-	"\x04attr\x18\x02 \x01(\v2\x11.strake.wire.AttrR\x04attr\"\xb7\x02\n" +
+	"\x04attr\x18\x02 \x01(\v2\x11.strake.wire.AttrR\x04attr\x12,\n" +
+	"\x05locks\x18( \x03(\v2\x16.strake.wire.LockGrantR\x05locks\"\xb7\x02\n" +
 	"\n" +
 	"SizeReport\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x10\n" +
@@ -4490,12 +6536,13 @@ const file_wire_proto_rawDesc = "" +
 	"\x05valid\x18\n" +
 	" \x01(\rR\x05valid\x12\x12\n" +
 	"\x04done\x18\v \x01(\bR\x04done\x12\x16\n" +
-	"\x06handle\x18\f \x01(\x04R\x06handle\"{\n" +
+	"\x06handle\x18\f \x01(\x04R\x06handle\"\x95\x01\n" +
 	"\fCloseRequest\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x10\n" +
 	"\x03oid\x18\x02 \x01(\rR\x03oid\x12\x16\n" +
 	"\x06handle\x18\x03 \x01(\x04R\x06handle\x12/\n" +
-	"\x06report\x18\x04 \x01(\v2\x17.strake.wire.SizeReportR\x06report\"G\n" +
+	"\x06report\x18\x04 \x01(\v2\x17.strake.wire.SizeReportR\x06report\x12\x18\n" +
+	"\acancels\x18( \x03(\x06R\acancels\"G\n" +
 	"\x12ReportSizesRequest\x121\n" +
 	"\areports\x18\x01 \x03(\v2\x17.strake.wire.SizeReportR\areports\"C\n" +
 	"\vSyncRequest\x12\x10\n" +
@@ -4511,12 +6558,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x03oid\x18\x03 \x01(\rR\x03oid\x12\x12\n" +
 	"\x04link\x18\x04 \x01(\rR\x04link\"!\n" +
 	"\tPathReply\x12\x14\n" +
-	"\x05paths\x18\x01 \x03(\fR\x05paths\"x\n" +
+	"\x05paths\x18\x01 \x03(\fR\x05paths\"\xbd\x01\n" +
 	"\rLayoutRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x10\n" +
 	"\x03oid\x18\x03 \x01(\rR\x03oid\x12\x16\n" +
-	"\x06layout\x18\x04 \x01(\fR\x06layout\"\x84\x01\n" +
+	"\x06layout\x18\x04 \x01(\fR\x06layout\x12\x18\n" +
+	"\acancels\x18( \x03(\x06R\acancels\x12)\n" +
+	"\x04want\x18) \x01(\v2\x15.strake.wire.LockWantR\x04want\"\x84\x01\n" +
 	"\fParentsReply\x124\n" +
 	"\x05links\x18\x01 \x03(\v2\x1e.strake.wire.ParentsReply.LinkR\x05links\x1a>\n" +
 	"\x04Link\x12\x10\n" +
@@ -4558,14 +6607,15 @@ const file_wire_proto_rawDesc = "" +
 	"mtime_nsec\x18\x04 \x01(\rR\tmtimeNsec\x12\x14\n" +
 	"\x05grant\x18\x05 \x01(\x04R\x05grant\x12\x16\n" +
 	"\x06offset\x18\x06 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06exists\x18\a \x01(\bR\x06exists\"\x9f\x01\n" +
+	"\x06exists\x18\a \x01(\bR\x06exists\"\xb9\x01\n" +
 	"\fPunchRequest\x12+\n" +
 	"\x06object\x18\x01 \x01(\v2\x13.strake.wire.ObjectR\x06object\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x04R\x05start\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\x04R\x03end\x12\x1b\n" +
 	"\tmtime_sec\x18\x04 \x01(\x12R\bmtimeSec\x12\x1d\n" +
 	"\n" +
-	"mtime_nsec\x18\x05 \x01(\rR\tmtimeNsec\"\xbf\x01\n" +
+	"mtime_nsec\x18\x05 \x01(\rR\tmtimeNsec\x12\x18\n" +
+	"\acancels\x18( \x03(\x06R\acancels\"\xd9\x01\n" +
 	"\x10FallocateRequest\x12+\n" +
 	"\x06object\x18\x01 \x01(\v2\x13.strake.wire.ObjectR\x06object\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x16\n" +
@@ -4573,7 +6623,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x06length\x18\x04 \x01(\x04R\x06length\x12\x1b\n" +
 	"\tmtime_sec\x18\x05 \x01(\x12R\bmtimeSec\x12\x1d\n" +
 	"\n" +
-	"mtime_nsec\x18\x06 \x01(\rR\tmtimeNsec\"f\n" +
+	"mtime_nsec\x18\x06 \x01(\rR\tmtimeNsec\x12\x18\n" +
+	"\acancels\x18( \x03(\x06R\acancels\"f\n" +
 	"\vSeekRequest\x12+\n" +
 	"\x06object\x18\x01 \x01(\v2\x13.strake.wire.ObjectR\x06object\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x12\n" +
@@ -4582,14 +6633,15 @@ const file_wire_proto_rawDesc = "" +
 	"\x06object\x18\x01 \x01(\v2\x13.strake.wire.ObjectR\x06object\"R\n" +
 	"\x11ObjectSyncRequest\x12+\n" +
 	"\x06object\x18\x01 \x01(\v2\x13.strake.wire.ObjectR\x06object\x12\x10\n" +
-	"\x03all\x18\x02 \x01(\bR\x03all\"\xb1\x01\n" +
+	"\x03all\x18\x02 \x01(\bR\x03all\"\xcb\x01\n" +
 	"\x14ObjectSetattrRequest\x12+\n" +
 	"\x06object\x18\x01 \x01(\v2\x13.strake.wire.ObjectR\x06object\x12\x14\n" +
 	"\x05valid\x18\x02 \x01(\rR\x05valid\x12\x10\n" +
 	"\x03uid\x18\x03 \x01(\rR\x03uid\x12\x10\n" +
 	"\x03gid\x18\x04 \x01(\rR\x03gid\x12\x18\n" +
 	"\aproject\x18\x05 \x01(\rR\aproject\x12\x18\n" +
-	"\aversion\x18\x06 \x01(\x04R\aversion\"j\n" +
+	"\aversion\x18\x06 \x01(\x04R\aversion\x12\x18\n" +
+	"\acancels\x18( \x03(\x06R\acancels\"j\n" +
 	"\x10PrecreateRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x12\n" +
 	"\x04upto\x18\x02 \x01(\x04R\x04upto\x12\x18\n" +
@@ -4613,7 +6665,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
 var file_wire_proto_goTypes = []any{
 	(*Empty)(nil),                // 0: strake.wire.Empty
 	(*ErrorReply)(nil),           // 1: strake.wire.ErrorReply
@@ -4622,98 +6674,129 @@ var file_wire_proto_goTypes = []any{
 	(*ConnectRequest)(nil),       // 4: strake.wire.ConnectRequest
 	(*ConnectReply)(nil),         // 5: strake.wire.ConnectReply
 	(*StatfsReply)(nil),          // 6: strake.wire.StatfsReply
-	(*Target)(nil),               // 7: strake.wire.Target
-	(*RegisterRequest)(nil),      // 8: strake.wire.RegisterRequest
-	(*RegisterReply)(nil),        // 9: strake.wire.RegisterReply
-	(*ConfigRequest)(nil),        // 10: strake.wire.ConfigRequest
-	(*Param)(nil),                // 11: strake.wire.Param
-	(*Config)(nil),               // 12: strake.wire.Config
-	(*ReportRequest)(nil),        // 13: strake.wire.ReportRequest
-	(*LookupRequest)(nil),        // 14: strake.wire.LookupRequest
-	(*EntryReply)(nil),           // 15: strake.wire.EntryReply
-	(*GetattrRequest)(nil),       // 16: strake.wire.GetattrRequest
-	(*OpenRequest)(nil),          // 17: strake.wire.OpenRequest
-	(*CreateRequest)(nil),        // 18: strake.wire.CreateRequest
-	(*LinkRequest)(nil),          // 19: strake.wire.LinkRequest
-	(*UnlinkRequest)(nil),        // 20: strake.wire.UnlinkRequest
-	(*UnlinkReply)(nil),          // 21: strake.wire.UnlinkReply
-	(*RenameRequest)(nil),        // 22: strake.wire.RenameRequest
-	(*RenameReply)(nil),          // 23: strake.wire.RenameReply
-	(*SetattrRequest)(nil),       // 24: strake.wire.SetattrRequest
-	(*ReaddirRequest)(nil),       // 25: strake.wire.ReaddirRequest
-	(*ReaddirReply)(nil),         // 26: strake.wire.ReaddirReply
-	(*Dirent)(nil),               // 27: strake.wire.Dirent
-	(*XattrRequest)(nil),         // 28: strake.wire.XattrRequest
-	(*XattrReply)(nil),           // 29: strake.wire.XattrReply
-	(*SizeReport)(nil),           // 30: strake.wire.SizeReport
-	(*CloseRequest)(nil),         // 31: strake.wire.CloseRequest
-	(*ReportSizesRequest)(nil),   // 32: strake.wire.ReportSizesRequest
-	(*SyncRequest)(nil),          // 33: strake.wire.SyncRequest
-	(*SeqReply)(nil),             // 34: strake.wire.SeqReply
-	(*PathRequest)(nil),          // 35: strake.wire.PathRequest
-	(*PathReply)(nil),            // 36: strake.wire.PathReply
-	(*LayoutRequest)(nil),        // 37: strake.wire.LayoutRequest
-	(*ParentsReply)(nil),         // 38: strake.wire.ParentsReply
-	(*Object)(nil),               // 39: strake.wire.Object
-	(*ReadRequest)(nil),          // 40: strake.wire.ReadRequest
-	(*ReadReply)(nil),            // 41: strake.wire.ReadReply
-	(*WriteRequest)(nil),         // 42: strake.wire.WriteRequest
-	(*ObjectReply)(nil),          // 43: strake.wire.ObjectReply
-	(*PunchRequest)(nil),         // 44: strake.wire.PunchRequest
-	(*FallocateRequest)(nil),     // 45: strake.wire.FallocateRequest
-	(*SeekRequest)(nil),          // 46: strake.wire.SeekRequest
-	(*GlimpseRequest)(nil),       // 47: strake.wire.GlimpseRequest
-	(*ObjectSyncRequest)(nil),    // 48: strake.wire.ObjectSyncRequest
-	(*ObjectSetattrRequest)(nil), // 49: strake.wire.ObjectSetattrRequest
-	(*PrecreateRequest)(nil),     // 50: strake.wire.PrecreateRequest
-	(*PrecreateReply)(nil),       // 51: strake.wire.PrecreateReply
-	(*DestroyRequest)(nil),       // 52: strake.wire.DestroyRequest
-	(*ParentsReply_Link)(nil),    // 53: strake.wire.ParentsReply.Link
+	(*LVB)(nil),                  // 7: strake.wire.LVB
+	(*EnqueueRequest)(nil),       // 8: strake.wire.EnqueueRequest
+	(*EnqueueReply)(nil),         // 9: strake.wire.EnqueueReply
+	(*LockWant)(nil),             // 10: strake.wire.LockWant
+	(*LockGrant)(nil),            // 11: strake.wire.LockGrant
+	(*ConvertRequest)(nil),       // 12: strake.wire.ConvertRequest
+	(*ConvertReply)(nil),         // 13: strake.wire.ConvertReply
+	(*CancelRequest)(nil),        // 14: strake.wire.CancelRequest
+	(*CancelReply)(nil),          // 15: strake.wire.CancelReply
+	(*ProlongRequest)(nil),       // 16: strake.wire.ProlongRequest
+	(*ProlongReply)(nil),         // 17: strake.wire.ProlongReply
+	(*FlockRequest)(nil),         // 18: strake.wire.FlockRequest
+	(*FlockReply)(nil),           // 19: strake.wire.FlockReply
+	(*BlockingAST)(nil),          // 20: strake.wire.BlockingAST
+	(*CompletionAST)(nil),        // 21: strake.wire.CompletionAST
+	(*GlimpseAST)(nil),           // 22: strake.wire.GlimpseAST
+	(*GlimpseReply)(nil),         // 23: strake.wire.GlimpseReply
+	(*Target)(nil),               // 24: strake.wire.Target
+	(*RegisterRequest)(nil),      // 25: strake.wire.RegisterRequest
+	(*RegisterReply)(nil),        // 26: strake.wire.RegisterReply
+	(*ConfigRequest)(nil),        // 27: strake.wire.ConfigRequest
+	(*Param)(nil),                // 28: strake.wire.Param
+	(*Config)(nil),               // 29: strake.wire.Config
+	(*ReportRequest)(nil),        // 30: strake.wire.ReportRequest
+	(*LookupRequest)(nil),        // 31: strake.wire.LookupRequest
+	(*EntryReply)(nil),           // 32: strake.wire.EntryReply
+	(*GetattrRequest)(nil),       // 33: strake.wire.GetattrRequest
+	(*OpenRequest)(nil),          // 34: strake.wire.OpenRequest
+	(*CreateRequest)(nil),        // 35: strake.wire.CreateRequest
+	(*LinkRequest)(nil),          // 36: strake.wire.LinkRequest
+	(*UnlinkRequest)(nil),        // 37: strake.wire.UnlinkRequest
+	(*UnlinkReply)(nil),          // 38: strake.wire.UnlinkReply
+	(*RenameRequest)(nil),        // 39: strake.wire.RenameRequest
+	(*RenameReply)(nil),          // 40: strake.wire.RenameReply
+	(*SetattrRequest)(nil),       // 41: strake.wire.SetattrRequest
+	(*ReaddirRequest)(nil),       // 42: strake.wire.ReaddirRequest
+	(*ReaddirReply)(nil),         // 43: strake.wire.ReaddirReply
+	(*Dirent)(nil),               // 44: strake.wire.Dirent
+	(*XattrRequest)(nil),         // 45: strake.wire.XattrRequest
+	(*XattrReply)(nil),           // 46: strake.wire.XattrReply
+	(*SizeReport)(nil),           // 47: strake.wire.SizeReport
+	(*CloseRequest)(nil),         // 48: strake.wire.CloseRequest
+	(*ReportSizesRequest)(nil),   // 49: strake.wire.ReportSizesRequest
+	(*SyncRequest)(nil),          // 50: strake.wire.SyncRequest
+	(*SeqReply)(nil),             // 51: strake.wire.SeqReply
+	(*PathRequest)(nil),          // 52: strake.wire.PathRequest
+	(*PathReply)(nil),            // 53: strake.wire.PathReply
+	(*LayoutRequest)(nil),        // 54: strake.wire.LayoutRequest
+	(*ParentsReply)(nil),         // 55: strake.wire.ParentsReply
+	(*Object)(nil),               // 56: strake.wire.Object
+	(*ReadRequest)(nil),          // 57: strake.wire.ReadRequest
+	(*ReadReply)(nil),            // 58: strake.wire.ReadReply
+	(*WriteRequest)(nil),         // 59: strake.wire.WriteRequest
+	(*ObjectReply)(nil),          // 60: strake.wire.ObjectReply
+	(*PunchRequest)(nil),         // 61: strake.wire.PunchRequest
+	(*FallocateRequest)(nil),     // 62: strake.wire.FallocateRequest
+	(*SeekRequest)(nil),          // 63: strake.wire.SeekRequest
+	(*GlimpseRequest)(nil),       // 64: strake.wire.GlimpseRequest
+	(*ObjectSyncRequest)(nil),    // 65: strake.wire.ObjectSyncRequest
+	(*ObjectSetattrRequest)(nil), // 66: strake.wire.ObjectSetattrRequest
+	(*PrecreateRequest)(nil),     // 67: strake.wire.PrecreateRequest
+	(*PrecreateReply)(nil),       // 68: strake.wire.PrecreateReply
+	(*DestroyRequest)(nil),       // 69: strake.wire.DestroyRequest
+	(*ParentsReply_Link)(nil),    // 70: strake.wire.ParentsReply.Link
 }
 var file_wire_proto_depIdxs = []int32{
-	6,  // 0: strake.wire.Target.statfs:type_name -> strake.wire.StatfsReply
-	7,  // 1: strake.wire.Config.targets:type_name -> strake.wire.Target
-	11, // 2: strake.wire.Config.params:type_name -> strake.wire.Param
-	7,  // 3: strake.wire.ReportRequest.targets:type_name -> strake.wire.Target
-	2,  // 4: strake.wire.LookupRequest.caller:type_name -> strake.wire.Caller
-	3,  // 5: strake.wire.EntryReply.attr:type_name -> strake.wire.Attr
-	3,  // 6: strake.wire.EntryReply.parent:type_name -> strake.wire.Attr
-	2,  // 7: strake.wire.GetattrRequest.caller:type_name -> strake.wire.Caller
-	2,  // 8: strake.wire.OpenRequest.caller:type_name -> strake.wire.Caller
-	2,  // 9: strake.wire.CreateRequest.caller:type_name -> strake.wire.Caller
-	2,  // 10: strake.wire.LinkRequest.caller:type_name -> strake.wire.Caller
-	2,  // 11: strake.wire.UnlinkRequest.caller:type_name -> strake.wire.Caller
-	3,  // 12: strake.wire.UnlinkReply.attr:type_name -> strake.wire.Attr
-	3,  // 13: strake.wire.UnlinkReply.parent:type_name -> strake.wire.Attr
-	2,  // 14: strake.wire.RenameRequest.caller:type_name -> strake.wire.Caller
-	3,  // 15: strake.wire.RenameReply.moved:type_name -> strake.wire.Attr
-	3,  // 16: strake.wire.RenameReply.target:type_name -> strake.wire.Attr
-	3,  // 17: strake.wire.RenameReply.from_parent:type_name -> strake.wire.Attr
-	3,  // 18: strake.wire.RenameReply.to_parent:type_name -> strake.wire.Attr
-	2,  // 19: strake.wire.SetattrRequest.caller:type_name -> strake.wire.Caller
-	3,  // 20: strake.wire.SetattrRequest.attr:type_name -> strake.wire.Attr
-	2,  // 21: strake.wire.ReaddirRequest.caller:type_name -> strake.wire.Caller
-	3,  // 22: strake.wire.Dirent.attr:type_name -> strake.wire.Attr
-	2,  // 23: strake.wire.XattrRequest.caller:type_name -> strake.wire.Caller
-	3,  // 24: strake.wire.XattrReply.attr:type_name -> strake.wire.Attr
-	30, // 25: strake.wire.CloseRequest.report:type_name -> strake.wire.SizeReport
-	30, // 26: strake.wire.ReportSizesRequest.reports:type_name -> strake.wire.SizeReport
-	2,  // 27: strake.wire.PathRequest.caller:type_name -> strake.wire.Caller
-	2,  // 28: strake.wire.LayoutRequest.caller:type_name -> strake.wire.Caller
-	53, // 29: strake.wire.ParentsReply.links:type_name -> strake.wire.ParentsReply.Link
-	39, // 30: strake.wire.ReadRequest.object:type_name -> strake.wire.Object
-	39, // 31: strake.wire.WriteRequest.object:type_name -> strake.wire.Object
-	39, // 32: strake.wire.PunchRequest.object:type_name -> strake.wire.Object
-	39, // 33: strake.wire.FallocateRequest.object:type_name -> strake.wire.Object
-	39, // 34: strake.wire.SeekRequest.object:type_name -> strake.wire.Object
-	39, // 35: strake.wire.GlimpseRequest.object:type_name -> strake.wire.Object
-	39, // 36: strake.wire.ObjectSyncRequest.object:type_name -> strake.wire.Object
-	39, // 37: strake.wire.ObjectSetattrRequest.object:type_name -> strake.wire.Object
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	7,  // 0: strake.wire.GlimpseReply.lvb:type_name -> strake.wire.LVB
+	6,  // 1: strake.wire.Target.statfs:type_name -> strake.wire.StatfsReply
+	24, // 2: strake.wire.Config.targets:type_name -> strake.wire.Target
+	28, // 3: strake.wire.Config.params:type_name -> strake.wire.Param
+	24, // 4: strake.wire.ReportRequest.targets:type_name -> strake.wire.Target
+	2,  // 5: strake.wire.LookupRequest.caller:type_name -> strake.wire.Caller
+	10, // 6: strake.wire.LookupRequest.want:type_name -> strake.wire.LockWant
+	3,  // 7: strake.wire.EntryReply.attr:type_name -> strake.wire.Attr
+	3,  // 8: strake.wire.EntryReply.parent:type_name -> strake.wire.Attr
+	11, // 9: strake.wire.EntryReply.locks:type_name -> strake.wire.LockGrant
+	2,  // 10: strake.wire.GetattrRequest.caller:type_name -> strake.wire.Caller
+	10, // 11: strake.wire.GetattrRequest.want:type_name -> strake.wire.LockWant
+	2,  // 12: strake.wire.OpenRequest.caller:type_name -> strake.wire.Caller
+	10, // 13: strake.wire.OpenRequest.want:type_name -> strake.wire.LockWant
+	2,  // 14: strake.wire.CreateRequest.caller:type_name -> strake.wire.Caller
+	10, // 15: strake.wire.CreateRequest.want:type_name -> strake.wire.LockWant
+	2,  // 16: strake.wire.LinkRequest.caller:type_name -> strake.wire.Caller
+	2,  // 17: strake.wire.UnlinkRequest.caller:type_name -> strake.wire.Caller
+	3,  // 18: strake.wire.UnlinkReply.attr:type_name -> strake.wire.Attr
+	3,  // 19: strake.wire.UnlinkReply.parent:type_name -> strake.wire.Attr
+	2,  // 20: strake.wire.RenameRequest.caller:type_name -> strake.wire.Caller
+	3,  // 21: strake.wire.RenameReply.moved:type_name -> strake.wire.Attr
+	3,  // 22: strake.wire.RenameReply.target:type_name -> strake.wire.Attr
+	3,  // 23: strake.wire.RenameReply.from_parent:type_name -> strake.wire.Attr
+	3,  // 24: strake.wire.RenameReply.to_parent:type_name -> strake.wire.Attr
+	2,  // 25: strake.wire.SetattrRequest.caller:type_name -> strake.wire.Caller
+	3,  // 26: strake.wire.SetattrRequest.attr:type_name -> strake.wire.Attr
+	10, // 27: strake.wire.SetattrRequest.want:type_name -> strake.wire.LockWant
+	2,  // 28: strake.wire.ReaddirRequest.caller:type_name -> strake.wire.Caller
+	10, // 29: strake.wire.ReaddirRequest.want:type_name -> strake.wire.LockWant
+	10, // 30: strake.wire.ReaddirRequest.want_folder:type_name -> strake.wire.LockWant
+	11, // 31: strake.wire.ReaddirReply.locks:type_name -> strake.wire.LockGrant
+	3,  // 32: strake.wire.Dirent.attr:type_name -> strake.wire.Attr
+	11, // 33: strake.wire.Dirent.lock:type_name -> strake.wire.LockGrant
+	2,  // 34: strake.wire.XattrRequest.caller:type_name -> strake.wire.Caller
+	10, // 35: strake.wire.XattrRequest.want:type_name -> strake.wire.LockWant
+	3,  // 36: strake.wire.XattrReply.attr:type_name -> strake.wire.Attr
+	11, // 37: strake.wire.XattrReply.locks:type_name -> strake.wire.LockGrant
+	47, // 38: strake.wire.CloseRequest.report:type_name -> strake.wire.SizeReport
+	47, // 39: strake.wire.ReportSizesRequest.reports:type_name -> strake.wire.SizeReport
+	2,  // 40: strake.wire.PathRequest.caller:type_name -> strake.wire.Caller
+	2,  // 41: strake.wire.LayoutRequest.caller:type_name -> strake.wire.Caller
+	10, // 42: strake.wire.LayoutRequest.want:type_name -> strake.wire.LockWant
+	70, // 43: strake.wire.ParentsReply.links:type_name -> strake.wire.ParentsReply.Link
+	56, // 44: strake.wire.ReadRequest.object:type_name -> strake.wire.Object
+	56, // 45: strake.wire.WriteRequest.object:type_name -> strake.wire.Object
+	56, // 46: strake.wire.PunchRequest.object:type_name -> strake.wire.Object
+	56, // 47: strake.wire.FallocateRequest.object:type_name -> strake.wire.Object
+	56, // 48: strake.wire.SeekRequest.object:type_name -> strake.wire.Object
+	56, // 49: strake.wire.GlimpseRequest.object:type_name -> strake.wire.Object
+	56, // 50: strake.wire.ObjectSyncRequest.object:type_name -> strake.wire.Object
+	56, // 51: strake.wire.ObjectSetattrRequest.object:type_name -> strake.wire.Object
+	52, // [52:52] is the sub-list for method output_type
+	52, // [52:52] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -4727,7 +6810,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   54,
+			NumMessages:   71,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
