@@ -1635,9 +1635,11 @@ func (x *CancelRequest) GetWaiting() []uint64 {
 }
 
 type CancelReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Slv           uint64                 `protobuf:"varint,1,opt,name=slv,proto3" json:"slv,omitempty"`
-	LockLimit     uint64                 `protobuf:"varint,2,opt,name=lock_limit,json=lockLimit,proto3" json:"lock_limit,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Slv       uint64                 `protobuf:"varint,1,opt,name=slv,proto3" json:"slv,omitempty"`
+	LockLimit uint64                 `protobuf:"varint,2,opt,name=lock_limit,json=lockLimit,proto3" json:"lock_limit,omitempty"`
+	// ended are those of waiting that did not wait any more: their reply or completion AST was sent, or is about to be.
+	Ended         []uint64 `protobuf:"fixed64,3,rep,packed,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1684,6 +1686,13 @@ func (x *CancelReply) GetLockLimit() uint64 {
 		return x.LockLimit
 	}
 	return 0
+}
+
+func (x *CancelReply) GetEnded() []uint64 {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
 }
 
 // ProlongRequest says that its sender lives and still works under these called-back locks.
@@ -6268,11 +6277,12 @@ const file_wire_proto_rawDesc = "" +
 	"lock_limit\x18\x06 \x01(\x04R\tlockLimit\"?\n" +
 	"\rCancelRequest\x12\x14\n" +
 	"\x05locks\x18\x01 \x03(\x06R\x05locks\x12\x18\n" +
-	"\awaiting\x18\x02 \x03(\x06R\awaiting\">\n" +
+	"\awaiting\x18\x02 \x03(\x06R\awaiting\"T\n" +
 	"\vCancelReply\x12\x10\n" +
 	"\x03slv\x18\x01 \x01(\x04R\x03slv\x12\x1d\n" +
 	"\n" +
-	"lock_limit\x18\x02 \x01(\x04R\tlockLimit\"&\n" +
+	"lock_limit\x18\x02 \x01(\x04R\tlockLimit\x12\x14\n" +
+	"\x05ended\x18\x03 \x03(\x06R\x05ended\"&\n" +
 	"\x0eProlongRequest\x12\x14\n" +
 	"\x05locks\x18\x01 \x03(\x06R\x05locks\"Y\n" +
 	"\fProlongReply\x12\x18\n" +

@@ -1337,6 +1337,15 @@ func (m *CancelReply) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if len(m.Ended) > 0 {
+		for iNdEx := len(m.Ended) - 1; iNdEx >= 0; iNdEx-- {
+			i -= 8
+			binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.Ended[iNdEx]))
+		}
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Ended)*8))
+		i--
+		dAtA[i] = 0x1a
+	}
 	if m.LockLimit != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LockLimit))
 		i--
@@ -5607,7 +5616,9 @@ var vtprotoPool_CancelReply = sync.Pool{
 
 func (m *CancelReply) ResetVT() {
 	if m != nil {
+		f0 := m.Ended[:0]
 		m.Reset()
+		m.Ended = f0
 	}
 }
 func (m *CancelReply) ReturnToVTPool() {
@@ -7527,6 +7538,9 @@ func (m *CancelReply) SizeVT() (n int) {
 	}
 	if m.LockLimit != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.LockLimit))
+	}
+	if len(m.Ended) > 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(len(m.Ended)*8)) + len(m.Ended)*8
 	}
 	n += len(m.unknownFields)
 	return n
@@ -12574,6 +12588,58 @@ func (m *CancelReply) UnmarshalVT(dAtA []byte) error {
 				if b < 0x80 {
 					break
 				}
+			}
+		case 3:
+			if wireType == 1 {
+				var v uint64
+				if (iNdEx + 8) > l {
+					return io.ErrUnexpectedEOF
+				}
+				v = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+				iNdEx += 8
+				m.Ended = append(m.Ended, v)
+			} else if wireType == 2 {
+				var packedLen int
+				for shift := uint(0); ; shift += 7 {
+					if shift >= 64 {
+						return protohelpers.ErrIntOverflow
+					}
+					if iNdEx >= l {
+						return io.ErrUnexpectedEOF
+					}
+					b := dAtA[iNdEx]
+					iNdEx++
+					packedLen |= int(b&0x7F) << shift
+					if b < 0x80 {
+						break
+					}
+				}
+				if packedLen < 0 {
+					return protohelpers.ErrInvalidLength
+				}
+				postIndex := iNdEx + packedLen
+				if postIndex < 0 {
+					return protohelpers.ErrInvalidLength
+				}
+				if postIndex > l {
+					return io.ErrUnexpectedEOF
+				}
+				var elementCount int
+				elementCount = packedLen / 8
+				if elementCount != 0 && len(m.Ended) == 0 && cap(m.Ended) < elementCount {
+					m.Ended = make([]uint64, 0, elementCount)
+				}
+				for iNdEx < postIndex {
+					var v uint64
+					if (iNdEx + 8) > l {
+						return io.ErrUnexpectedEOF
+					}
+					v = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+					iNdEx += 8
+					m.Ended = append(m.Ended, v)
+				}
+			} else {
+				return fmt.Errorf("proto: wrong wireType = %d for field Ended", wireType)
 			}
 		default:
 			iNdEx = preIndex
