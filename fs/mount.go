@@ -20,6 +20,7 @@ import (
 	"github.com/strakefs/strake/fs/osc"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/stats"
+	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
 
@@ -199,6 +200,7 @@ func (m *Mount) connectMDT(ctx context.Context, c *wirepb.Config) error {
 		return fmt.Errorf("mount %s: the file system has no MDT yet: start one (strake --role=mds)", m.o.Kernel.Dir)
 	}
 	o := m.importOptions(string(t.Name), m.addresses(t))
+	o.OnLate = func(op wire.Op, body []byte) { m.mdc.Late(op, body) }
 	o.OnConnect = m.connectedMDT
 	var err error
 	if m.mdtImp, err = rpc.NewImport(o); err != nil {

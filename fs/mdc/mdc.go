@@ -78,6 +78,24 @@ func (m *MDC) Close(ctx context.Context) error {
 	return err
 }
 
+// Late closes what a request has opened whose caller was killed before the answer came. Give it to
+// rpc.ImportOptions.OnLate.
+func (m *MDC) Late(op wire.Op, body []byte) {
+	if op != wire.OpOpen && op != wire.OpCreate {
+		return
+	}
+	p := wirepb.EntryReplyFromVTPool()
+	defer p.ReturnToVTPool()
+	if err := p.UnmarshalVT(body); err != nil || p.Attr == nil || p.Handle == 0 {
+		return
+	}
+	f, err := wire.FID(p.Attr.Seq, p.Attr.Oid)
+	if err != nil {
+		return
+	}
+	m.QueueReport(Report{FID: f, Handle: p.Handle, Done: true})
+}
+
 // call runs one request: body goes out, reply is filled.
 func (m *MDC) call(ctx context.Context, op wire.Op, body, reply rpc.Message, into []byte) (int, error) {
 	r := m.requests.Get().(*rpc.Request)

@@ -351,6 +351,54 @@ func TestCancelledModificationKeepsItsSlot(t *testing.T) {
 	})
 }
 
+// What a request has opened for a caller that did not wait is told, once, with the reply's body.
+func TestLateReplyIsToldWithItsBody(t *testing.T) {
+	eachTransport(t, func(t *testing.T, c *cluster) {
+		arrived, release := make(chan struct{}, 1), make(chan struct{})
+		c.target.serve = func(_ *env.Env, call *rpc.Call) error {
+			arrived <- struct{}{}
+			<-release
+			call.Reply = &wirepb.EntryReply{Handle: 77}
+			return nil
+		}
+		c.start()
+		late := make(chan uint64, 2)
+		i := c.connect(func(o *rpc.ImportOptions) {
+			o.OnLate = func(op wire.Op, body []byte) {
+				var r wirepb.EntryReply
+				if err := r.UnmarshalVT(body); err != nil || op != wire.OpOpen {
+					t.Errorf("%v: %v", op, err)
+				}
+				late <- r.Handle
+			}
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() { left <- i.Do(ctx, &rpc.Request{Op: wire.OpOpen}) }()
+		<-arrived
+		cancel()
+		if err := <-left; status.Of(err) != status.Interrupted {
+			t.Fatal(err)
+		}
+		close(release)
+		select {
+		case h := <-late:
+			if h != 77 {
+				t.Fatalf("handle %d", h)
+			}
+		case <-testContext(t).Done():
+			t.Fatal("nobody was told")
+		}
+		var r wirepb.EntryReply
+		if err := i.Do(testContext(t), &rpc.Request{Op: wire.OpOpen, Reply: &r}); err != nil || r.Handle != 77 {
+			t.Fatalf("%v %v", err, r.Handle)
+		}
+		if len(late) != 0 {
+			t.Fatal("a reply that was waited for is told too")
+		}
+	})
+}
+
 func TestHeldCallsHoldNoWorker(t *testing.T) {
 	eachTransport(t, func(t *testing.T, c *cluster) {
 		held := make(chan *rpc.Call, 16)

@@ -61,6 +61,8 @@ type flight struct {
 // table holds the requests in flight of one sender.
 type table struct {
 	flights []flight
+	// late hears of the replies whose Do has left, nil for nobody. It must not wait and keeps nothing of body.
+	late func(op wire.Op, body []byte)
 
 	mu  sync.Mutex
 	seq uint64 // upper bits of the last xid; guarded by mu
@@ -199,15 +201,23 @@ func (t *table) arrived(l *link, f *flight, h *wire.Header) (last bool) {
 	last = l.outstanding == 0
 	f.link, f.into = nil, nil
 	if f.orphan {
-		pool := f.freeLocked()
 		t.mu.Unlock()
-		pool.release(f.index)
+		// The table has the flight whole: nobody else looks at it until it is freed.
+		t.tellLate(f)
+		t.free(f)
 		return last
 	}
 	f.state = flightReplied
 	f.done <- struct{}{}
 	t.mu.Unlock()
 	return last
+}
+
+// tellLate hands on the reply of a request whose Do has left.
+func (t *table) tellLate(f *flight) {
+	if t.late != nil && f.hdr.Status == status.OK {
+		t.late(f.op, f.reply)
+	}
 }
 
 // refused notes that the reply said that the target is away, so that the request goes out again like a lost one.
@@ -262,9 +272,12 @@ func (t *table) abandon(f *flight) (resend bool) {
 			t.mu.Unlock()
 			return true
 		}
-		pool := f.freeLocked()
+		replied := f.state == flightReplied
 		t.mu.Unlock()
-		pool.release(f.index)
+		if replied {
+			t.tellLate(f)
+		}
+		t.free(f)
 		return false
 	}
 	t.mu.Unlock()

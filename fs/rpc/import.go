@@ -59,6 +59,9 @@ type ImportOptions struct {
 	// OnCommitted runs when the target's last_committed has advanced, in the goroutine of some Do, possibly in several at
 	// once and then not in order. It must not wait.
 	OnCommitted func(wire.Transno)
+	// OnLate gets the body of a reply of status 0 whose Do has left because its ctx ended: what was asked has happened, and
+	// nobody else knows what came of it. It must not wait and keeps nothing of body; nil ignores such replies.
+	OnLate func(op wire.Op, body []byte)
 	// Callback serves the server's calls to this client, at most CallbacksMax at once; nil answers status.NotSystem.
 	Callback func(e *env.Env, c *Call) error
 	// Log may be nil.
@@ -156,6 +159,7 @@ func NewImport(o ImportOptions) (*Import, error) {
 	i.priorMods, i.mods = section(PriorSlots), section(n)
 	i.reads, i.priorRead, i.pings = section(n), section(PriorSlots), section(2)
 	i.table = newTable(int(size))
+	i.table.late = o.OnLate
 	i.calls.init(i)
 	if o.Stats != nil {
 		o.Stats.Text(path+".state", "State of the import.", func() string { return i.State().String() })
