@@ -1,0 +1,120 @@
+package lockcache
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/strakefs/strake/fs/ldlm"
+	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+)
+
+// flockShard is a shard number that the mirror does not have: handles of waiting flocks are no locks of it.
+const flockShard = ldlm.Handle(0xff) << 56
+
+// Flock takes a flock or fcntl lock of an application, and waits for it with r.Wait. The server keeps these locks; the
+// client caches none. r.Op is FlockShared or FlockExclusive; r's owner need be unique within this client only.
+//
+// Errors: status.Again without Wait, status.Deadlock, status.NoMemory, status.IO when this client was evicted meanwhile,
+// ctx's error; then the lock was not taken. An end of ctx is first told to the server.
+func (c *Cache) Flock(ctx context.Context, r *ldlm.FlockRequest) error {
+	if c.ctx.Err() != nil {
+		return errClosed
+	}
+	own := flockShard | ldlm.Handle(c.flocks.Add(1))&(1<<56-1)
+	w := c.newWaiter(&Request{Res: r.Res, Extent: r.Range.Extent})
+	w.flock = true
+	w.req.ResetVT()
+	wire.PutFlock(&w.req, r, own)
+	w.send(wire.OpEnqueue)
+	c.life.RLock()
+	w.epoch = c.epoch
+	c.waiters.add(own, w)
+	c.life.RUnlock()
+	defer c.release(w)
+	err := c.do(ctx, &w.rpc)
+	if err == nil && w.reply.Waiting {
+		c.figs.waits.Inc()
+		select {
+		case <-w.done:
+			return w.err
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-c.ctx.Done():
+			err = errClosed
+		}
+	}
+	if err != nil && uncertain(ctx, err) && c.withdraw(own) && w.reply.Waiting {
+		// It had been granted, or denied, before the withdrawal came; the completion AST says which.
+		select {
+		case <-w.done:
+			return w.err
+		case <-c.ctx.Done():
+			err = errClosed
+		}
+	}
+	if c.waiters.take(own) == nil {
+		<-w.done
+		if w.reply.Waiting || w.err == nil {
+			return w.err
+		}
+	}
+	if err != nil && c.ctx.Err() == nil {
+		return fmt.Errorf("lockcache: application's lock on %v: %w", r.Res.FID(), err)
+	}
+	return err
+}
+
+// withdraw ends a wish and waits for the server's word, because a range just taken cannot be told from one held before. It
+// reports whether the wish had ended already.
+func (c *Cache) withdraw(own ldlm.Handle) bool {
+	var reply wirepb.CancelReply
+	r := rpc.Request{Op: wire.OpCancel, Body: &wirepb.CancelRequest{Waiting: []uint64{uint64(own)}}, Reply: &reply}
+	if err := c.do(c.ctx, &r); err != nil {
+		if c.ctx.Err() == nil {
+			c.log.Warn("an interrupted wish for an application's lock could not be withdrawn", "error", err)
+		}
+		return false
+	}
+	c.observe(reply.Slv, reply.LockLimit)
+	return slices.Contains(reply.Ended, uint64(own))
+}
+
+// Unflock gives a range of an owner up. It never waits for a lock.
+func (c *Cache) Unflock(ctx context.Context, r *ldlm.FlockRequest) error {
+	var m wirepb.FlockRequest
+	wire.PutFlockRequest(&m, r, false)
+	if err := c.do(ctx, &rpc.Request{Op: wire.OpFlock, Body: &m}); err != nil {
+		return fmt.Errorf("lockcache: giving up an application's lock on %v: %w", r.Res.FID(), err)
+	}
+	return nil
+}
+
+// FlockHolder is a lock in the way of another.
+type FlockHolder struct {
+	Range ldlm.FlockRange
+	// Same: its holder is this client, where Range.PID means something.
+	Same bool
+}
+
+// TestFlock returns a lock that is in the way of r (F_GETLK), and false when there is none.
+func (c *Cache) TestFlock(ctx context.Context, r *ldlm.FlockRequest) (FlockHolder, bool, error) {
+	var m wirepb.FlockRequest
+	var reply wirepb.FlockReply
+	wire.PutFlockRequest(&m, r, true)
+	if err := c.do(ctx, &rpc.Request{Op: wire.OpFlock, Body: &m, Reply: &reply}); err != nil {
+		return FlockHolder{}, false, fmt.Errorf("lockcache: asking for an application's lock on %v: %w", r.Res.FID(), err)
+	}
+	if !reply.Held {
+		return FlockHolder{}, false, nil
+	}
+	h := FlockHolder{Same: reply.Same, Range: ldlm.FlockRange{PID: reply.Pid, Write: reply.Write}}
+	h.Range.Start, h.Range.End = reply.Start, reply.End
+	if h.Range.Empty() {
+		return FlockHolder{}, false, status.Errorf(status.Protocol, "lockcache: a lock of no bytes is in the way on %v", r.Res.FID())
+	}
+	return h, true, nil
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package lockcache_test
+
+const raceEnabled = true
