@@ -89,6 +89,10 @@ func TestEverySyncCanFail(t *testing.T) {
 		if done != at-1 || !errors.Is(d.Err(), broken) {
 			t.Fatalf("at %d: %d done, %v", at, done, d.Err())
 		}
+		// A device that has failed gives its disk back like any other.
+		if err := d.Close(); !errors.Is(err, broken) && err != nil {
+			t.Fatal(err)
+		}
 		d = open(t, disk, memdev.Options{})
 		for i := range 5 {
 			if _, err := d.Get(e, 0, fmt.Append(nil, i)); (err == nil) != (i < done) {
