@@ -104,6 +104,9 @@ func (f FID) String() string {
 	return fmt.Sprintf("[0x%x:0x%x:0x%x]", uint64(f.Seq), f.OID, f.Ver)
 }
 
+// MarshalText makes logs and JSON show what String prints.
+func (f FID) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
 // Parse reads the form that String prints, with or without the brackets.
 func Parse(s string) (FID, error) {
 	t := strings.TrimSpace(s)
@@ -161,3 +164,6 @@ func (o ObjectID) Compare(p ObjectID) int {
 
 // String prints o as group:id, both hexadecimal.
 func (o ObjectID) String() string { return fmt.Sprintf("0x%x:0x%x", o.Group, o.ID) }
+
+// MarshalText makes logs and JSON show what String prints.
+func (o ObjectID) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
