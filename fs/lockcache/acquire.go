@@ -246,10 +246,13 @@ func (c *Cache) woken(own ldlm.Handle, w *waiter) (Grant, error) {
 	return g, nil
 }
 
-// drop forgets a lock that was not granted.
+// drop forgets a lock that was not granted, or of whose grant this client does not know. Such a one may have been called
+// back, and the AST answered, while it was still waited for: then its cancel is what the server waits for.
 func (c *Cache) drop(own ldlm.Handle, w *waiter, err error) (Grant, error) {
 	c.ns.Drop(own)
-	c.called.forget(own)
+	if remote := c.called.take(own); remote != 0 {
+		c.cancels.push(0, remote)
+	}
 	c.release(w)
 	return Grant{}, err
 }

@@ -109,10 +109,10 @@ func (c *Cache) completion(m *wirepb.CompletionAST) error {
 	w := c.waiters.take(own)
 	if w == nil {
 		// A second answer for a lock that is there is harmless; one for a wish that was given up is a lock to give back.
-		if l, ok := c.ns.Lock(ldlm.Local, own); ok && l.Granted && l.Remote == remote || kind != status.OK {
+		if l, ok := c.ns.Lock(ldlm.Local, own); ok && l.Granted && l.Remote == remote || kind != status.OK || c.granted.has(own) {
 			return nil
 		}
-		if remote != 0 {
+		if remote != 0 && about.Res.Type != ldlm.TypeFlock {
 			c.cancels.push(0, remote)
 		}
 		return status.BadHandle
@@ -123,6 +123,7 @@ func (c *Cache) completion(m *wirepb.CompletionAST) error {
 		return nil
 	}
 	if w.flock {
+		c.granted.add(own)
 		w.complete(nil)
 		return nil
 	}

@@ -185,6 +185,7 @@ type Cache struct {
 	called       called
 	adoption     adoption
 	hints        hints
+	granted      grantedFlocks
 	revokes      pool // called-back locks
 	others       pool // all others on their way back
 	cancels      canceller
@@ -301,21 +302,21 @@ func (c *Cache) Evicted() {
 
 // revokeLost lets the owner drop what lost locks covered.
 func (c *Cache) revokeLost(held []ldlm.LockInfo) {
-	var batch sync.WaitGroup
-	for i := range held {
-		l := &held[i]
-		if !l.Granted || c.ctx.Err() != nil {
-			continue
+	for len(held) > 0 && c.ctx.Err() == nil {
+		n := min(len(held), lostBatch)
+		b := newBatch(n)
+		for i := range held[:n] {
+			l := &held[i]
+			if !l.Granted {
+				b.done()
+				continue
+			}
+			c.others.push(&job{act: actRevoke, why: WhyEvicted, own: l.Handle, res: l.Res, desc: l.Desc, data: l.Data,
+				bits: bitsOf(l.Res, l.Desc.Bits), batch: b})
 		}
-		j := job{act: actRevoke, own: l.Handle, res: l.Res, desc: l.Desc, data: l.Data, why: WhyEvicted, bits: bitsOf(l.Res, l.Desc.Bits)}
-		j.batch = &batch
-		batch.Add(1)
-		c.others.push(&j)
-		if i%lostBatch == lostBatch-1 {
-			batch.Wait()
-		}
+		<-b.over
+		held = held[n:]
 	}
-	batch.Wait()
 }
 
 // lostBatch bounds the queue of what is dropped after a loss.

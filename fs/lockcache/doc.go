@@ -39,7 +39,7 @@
 // # Lock order
 //
 // Lock order: Cache.life; adoption.mu; a mutex of the mirror. Cache.life is also held while waiters, called, hints and
-// canceller are entered or emptied. waiterShard.mu, called.mu, hints.mu, pool.mu, canceller.mu, settings.mu and figures.mu
+// canceller are entered or emptied. waiterShard.mu, called.mu, hints.mu, grantedFlocks.mu, pool.mu, canceller.mu, settings.mu and figures.mu
 // are innermost and stand alone.
 //
 // README.md has the states, and what happens when messages cross.

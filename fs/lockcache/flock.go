@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
@@ -117,4 +118,29 @@ func (c *Cache) TestFlock(ctx context.Context, r *ldlm.FlockRequest) (FlockHolde
 		return FlockHolder{}, false, status.Errorf(status.Protocol, "lockcache: a lock of no bytes is in the way on %v", r.Res.FID())
 	}
 	return h, true, nil
+}
+
+// flocksKept is how many granted wishes are remembered: a completion AST comes again only when its connection was lost
+// before the answer arrived, and a connection carries no more than rpc.CallbacksMax at once.
+const flocksKept = 256
+
+// grantedFlocks remembers the last wishes that a completion AST granted, because one that comes twice, and is answered with
+// BadHandle, would take the lock away.
+type grantedFlocks struct {
+	mu   sync.Mutex
+	ring [flocksKept]ldlm.Handle // guarded by mu
+	n    int                     // guarded by mu
+}
+
+func (g *grantedFlocks) add(own ldlm.Handle) {
+	g.mu.Lock()
+	g.ring[g.n%flocksKept] = own
+	g.n++
+	g.mu.Unlock()
+}
+
+func (g *grantedFlocks) has(own ldlm.Handle) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Contains(g.ring[:], own)
 }

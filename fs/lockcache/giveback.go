@@ -3,6 +3,7 @@ package lockcache
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
@@ -30,7 +31,25 @@ type job struct {
 	res         ldlm.ResID
 	desc        ldlm.Desc
 	data        any
-	batch       *sync.WaitGroup // told when the Revoke has returned; may be nil
+	batch       *batch // told when all is done; may be nil
+}
+
+// batch waits for some jobs.
+type batch struct {
+	left atomic.Int64
+	over chan struct{} // closed when none is left
+}
+
+func newBatch(n int) *batch {
+	b := &batch{over: make(chan struct{})}
+	b.left.Store(int64(n))
+	return b
+}
+
+func (b *batch) done() {
+	if b.left.Add(-1) == 0 {
+		close(b.over)
+	}
 }
 
 // carryOut hands the effects of a mirror's step to workers. It never waits.
@@ -51,7 +70,7 @@ func (c *Cache) carryOut(fx *ldlm.Effects) {
 func (c *Cache) perform(j *job) {
 	c.revoke(c.ctx, j)
 	if j.batch != nil {
-		defer j.batch.Done()
+		defer j.batch.done()
 	}
 	switch j.act {
 	case actCancel:
@@ -135,7 +154,7 @@ func (p *pool) push(j *job) {
 	defer p.mu.Unlock()
 	if p.closed {
 		if j.batch != nil {
-			j.batch.Done()
+			j.batch.done()
 		}
 		return
 	}
@@ -192,7 +211,7 @@ func (p *pool) close() {
 	p.closed = true
 	for i := p.head; i < len(p.queue); i++ {
 		if b := p.queue[i].batch; b != nil {
-			b.Done()
+			b.done()
 		}
 	}
 	p.queue, p.head = nil, 0

@@ -42,6 +42,15 @@ func (k *called) forget(own ldlm.Handle) {
 	k.mu.Unlock()
 }
 
+// take forgets a lock and returns the server's handle, 0 when it was not called back.
+func (k *called) take(own ldlm.Handle) ldlm.Handle {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.locks[own]
+	delete(k.locks, own)
+	return l.remote
+}
+
 // convert notes that a conversion begins or has ended.
 func (k *called) convert(own ldlm.Handle, on bool) {
 	k.mu.Lock()

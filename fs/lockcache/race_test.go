@@ -196,7 +196,7 @@ func TestInterruptedWishIsWithdrawn(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("error %v", err)
 	}
-	f.imp.await(t, "cancel [] waiting 1", 1)
+	f.imp.await(t, "withdraw 1", 1)
 	// It had been granted before the withdrawal came.
 	_, err = f.call(wire.OpCompletionAST, &wirepb.CompletionAST{Own: own, Lock: 0x55, ResSeq: inode(5).Seq, ResOid: inode(5).OID,
 		ResType: uint32(ldlm.TypeInodeBits), Mode: uint32(ldlm.PR), Bits: uint32(ldlm.Update)})
@@ -547,5 +547,51 @@ func TestClose(t *testing.T) {
 	}
 	if _, err := f.Acquire(f.ctx, &r); !errors.Is(err, status.NotConnected) {
 		t.Errorf("who came later: %v", err)
+	}
+}
+
+// A wish is given up whose lock was granted, and called back, before its reply came: the AST was answered, so the server
+// waits for the cancel.
+func TestInterruptedWishThatWasCalledBack(t *testing.T) {
+	f := newFixture(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	f.imp.on(wire.OpEnqueue, func(r *rpc.Request) error {
+		if err := f.blocking(ldlm.Handle(r.Body.(*wirepb.EnqueueRequest).Own), 0x66, inode(5), 0); err != nil {
+			t.Errorf("blocking AST before the reply: %v", err)
+		}
+		cancel()
+		return ctx.Err()
+	})
+	if _, err := f.Acquire(ctx, &lockcache.Request{Res: inode(5), Mode: ldlm.PR, Bits: ldlm.Update}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("error %v", err)
+	}
+	f.imp.await(t, "cancel [66]", 1)
+	f.imp.await(t, "withdraw 1", 1)
+}
+
+// A completion AST that comes twice takes no application's lock away.
+func TestFlockCompletionTwice(t *testing.T) {
+	f := newFixture(t, nil)
+	var m wirepb.CompletionAST
+	f.imp.on(wire.OpEnqueue, func(q *rpc.Request) error {
+		e := q.Body.(*wirepb.EnqueueRequest)
+		q.Reply.(*wirepb.EnqueueReply).Waiting = true
+		m.Own, m.Lock, m.ResSeq, m.ResOid, m.ResType = e.Own, 0x70, e.ResSeq, e.ResOid, e.ResType
+		f.call(wire.OpCompletionAST, &m)
+		return nil
+	})
+	r := &ldlm.FlockRequest{Res: ldlm.FlockRes(inode(5).FID()), Wait: true, Range: ldlm.FlockRange{Extent: whole()}}
+	if err := f.Flock(f.ctx, r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.call(wire.OpCompletionAST, &m); err != nil {
+		t.Errorf("the second one: %v", err)
+	}
+	m.Own++
+	if _, err := f.call(wire.OpCompletionAST, &m); !badHandle(err) {
+		t.Errorf("one that nobody waits for: %v", err)
+	}
+	if n := len(f.imp.sent()); n != 1 {
+		t.Errorf("sent %q", f.imp.sent())
 	}
 }

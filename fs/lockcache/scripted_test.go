@@ -37,7 +37,13 @@ func (s *scripted) Do(ctx context.Context, r *rpc.Request) error {
 		return ctx.Err()
 	}
 	s.mu.Lock()
-	s.log = append(s.log, line(r))
+	m, cancel := r.Body.(*wirepb.CancelRequest)
+	if cancel && len(m.Waiting) > 0 {
+		s.log = append(s.log, fmt.Sprintf("withdraw %d", len(m.Waiting)))
+	}
+	if !cancel || len(m.Locks) > 0 {
+		s.log = append(s.log, line(r))
+	}
 	f := s.answer[r.Op]
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -69,9 +75,6 @@ func line(r *rpc.Request) string {
 	case *wirepb.EnqueueRequest:
 		return fmt.Sprintf("enqueue %v cancels %x", ldlm.Mode(m.Mode), m.Cancels)
 	case *wirepb.CancelRequest:
-		if len(m.Waiting) > 0 {
-			return fmt.Sprintf("cancel %x waiting %d", m.Locks, len(m.Waiting))
-		}
 		return fmt.Sprintf("cancel %x", m.Locks)
 	case *wirepb.ConvertRequest:
 		return fmt.Sprintf("convert %x to %v", m.Lock, ldlm.Bits(m.Bits))

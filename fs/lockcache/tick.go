@@ -2,7 +2,6 @@ package lockcache
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/strakefs/strake/fs/ldlm"
@@ -65,6 +64,9 @@ func (c *Cache) trim() {
 // It returns how many there were.
 func (c *Cache) Clear(ctx context.Context) (int, error) {
 	n := c.unuse(ctx, WhyClear, c.ns.TrimAll)
+	if ctx.Err() != nil {
+		return n, ctx.Err()
+	}
 	select {
 	case <-c.cancels.flushed():
 		return n, nil
@@ -78,21 +80,23 @@ func (c *Cache) Clear(ctx context.Context) (int, error) {
 // unuse takes batches of unused locks from next until there is none, and lets each batch be revoked before the next.
 func (c *Cache) unuse(ctx context.Context, why Why, next func([]ldlm.Cancel) []ldlm.Cancel) int {
 	total := 0
-	var batch sync.WaitGroup
 	list := make([]ldlm.Cancel, 0, c.set.batch.Load())
 	for ctx.Err() == nil && c.ctx.Err() == nil {
 		list = next(list[:0])
 		if len(list) == 0 {
 			break
 		}
-		batch.Add(len(list))
+		b := newBatch(len(list))
 		for i := range list {
 			l := &list[i]
 			c.others.push(&job{act: actCancel, why: why, own: l.Handle, remote: l.Remote, res: l.Res, desc: l.Desc,
-				data: l.Data, bits: bitsOf(l.Res, l.Desc.Bits), batch: &batch})
+				data: l.Data, bits: bitsOf(l.Res, l.Desc.Bits), batch: b})
 		}
-		batch.Wait()
 		total += len(list)
+		select {
+		case <-b.over:
+		case <-ctx.Done():
+		}
 	}
 	return total
 }
