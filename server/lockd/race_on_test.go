@@ -1,0 +1,5 @@
+//go:build race
+
+package lockd_test
+
+const raceOn = true
