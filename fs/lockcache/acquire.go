@@ -145,8 +145,8 @@ func (c *Cache) Release(h ldlm.Handle, bits ldlm.Bits) {
 // within one request mean that the target throws this client out faster than it can work.
 const enqueueTries = 3
 
-// errAgain: what was granted belongs to a time before a loss; ask again.
-var errAgain = errors.New("lockcache: granted before all locks were lost")
+// errAgain: what was granted, or answered with waiting, belongs to a time before a loss or restart; ask again.
+var errAgain = errors.New("lockcache: answered before the locks were lost")
 
 // enqueue asks the server.
 func (c *Cache) enqueue(ctx context.Context, r *Request) (Grant, error) {
@@ -158,11 +158,9 @@ func (c *Cache) enqueue(ctx context.Context, r *Request) (Grant, error) {
 		c.Early(ctx, &w.early, &ldlm.Early{Res: r.Res, Mode: r.Mode, Bits: r.Bits, Extent: r.Extent})
 	}
 	c.life.RLock()
-	epoch := c.epoch
 	own := c.ns.Prepare(&w.ask)
 	if own != 0 {
-		w.epoch = epoch
-		c.waiters.add(own, w)
+		c.beginLocked(own, w)
 	}
 	c.life.RUnlock()
 	if own == 0 {
@@ -190,13 +188,18 @@ func (c *Cache) settle(ctx context.Context, own ldlm.Handle, w *waiter, err erro
 	}
 	if err == nil && r.Waiting {
 		c.figs.waits.Inc()
-		select {
-		case <-w.done:
-			return c.woken(own, w)
-		case <-ctx.Done():
-			err = ctx.Err()
-		case <-c.ctx.Done():
-			err = errClosed
+		if c.park(own, w) {
+			select {
+			case <-w.done:
+				return c.woken(own, w)
+			case <-ctx.Done():
+				err = ctx.Err()
+			case <-c.ctx.Done():
+				err = errClosed
+			}
+		} else {
+			c.cancels.withdraw(own)
+			err = errAgain
 		}
 	}
 	if c.waiters.take(own) == nil { // a completion, or a loss, was first
@@ -211,6 +214,8 @@ func (c *Cache) settle(ctx context.Context, own ldlm.Handle, w *waiter, err erro
 		return c.woken(own, w)
 	}
 	switch {
+	case errors.Is(err, errAgain):
+		return c.drop(own, w, err)
 	case err != nil:
 		if uncertain(ctx, err) {
 			c.cancels.withdraw(own)

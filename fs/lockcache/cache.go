@@ -2,7 +2,6 @@ package lockcache
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -34,7 +33,8 @@ const (
 	WhyUnused
 	// WhyClear: Clear was called.
 	WhyClear
-	// WhyEvicted: the lock is gone already; what it covers can only be dropped, and nothing written back.
+	// WhyEvicted: the lock is gone already, and somebody may still believe that he uses it; what it covers can only be
+	// dropped, and nothing written back.
 	WhyEvicted
 )
 
@@ -235,7 +235,7 @@ func (c *Cache) Close() {
 		c.usable.Store(false)
 		c.stop()
 		c.life.Unlock()
-		c.waiters.fail(errClosed)
+		c.waiters.fail(errClosed, false)
 		c.revokes.close()
 		c.others.close()
 		c.cancels.close()
@@ -273,6 +273,9 @@ func (c *Cache) do(ctx context.Context, r *rpc.Request) error {
 func (c *Cache) Connected(r *wirepb.ConnectReply) {
 	c.life.Lock()
 	lost := c.connected && (!r.Recovered || r.Generation != c.generation || r.Instance != c.instance && !c.o.Replay)
+	if c.connected && !lost && r.Instance != c.instance {
+		c.waiters.fail(errAgain, true) // the new start does not know who waits
+	}
 	c.connected, c.generation, c.instance = true, r.Generation, r.Instance
 	c.life.Unlock()
 	if lost {
@@ -289,7 +292,7 @@ func (c *Cache) Evicted() {
 	for i := range held {
 		c.ns.Drop(held[i].Handle)
 	}
-	c.waiters.fail(errEvicted)
+	c.waiters.fail(errEvicted, false)
 	c.called.clear()
 	c.cancels.forgetAll()
 	c.hints.clear()
@@ -339,14 +342,14 @@ func bitsOf(res ldlm.ResID, b ldlm.Bits) ldlm.Bits {
 	return 0
 }
 
-// Held appends the locks that a replay hands back, as ldlm.Replay requests: granted ones that are not on their way back,
-// and those that wait for their completion. The locks of one resource come in no certain order; they do not conflict.
+// Held appends the locks that a replay hands back, as ldlm.Replay requests: granted ones that are not on their way back. What
+// still waits is asked for again by itself. The locks of one resource come in no certain order; they do not conflict.
 func (c *Cache) Held(to []ldlm.LockInfo) []ldlm.LockInfo {
 	first := len(to)
 	to = c.ns.Locks(ldlm.Local, to)
 	kept := to[:first]
 	for _, l := range to[first:] {
-		if l.Remote == 0 && !l.Granted || l.Granted && l.Pins == 0 && !l.Unused && !c.called.converting(l.Handle) {
+		if !l.Granted || l.Pins == 0 && !l.Unused && !c.called.converting(l.Handle) {
 			continue
 		}
 		kept = append(kept, l)
@@ -366,9 +369,7 @@ func (c *Cache) Restored(own, remote ldlm.Handle, err error) {
 	if !ok || !c.ns.Drop(own) {
 		return
 	}
-	if w := c.waiters.take(own); w != nil {
-		w.complete(fmt.Errorf("lockcache: handing back a lock: %w", err))
-	}
+	c.log.Warn("a lock could not be handed back", "resource", l.Res, "error", err)
 	if l.Granted {
 		c.others.push(&job{act: actRevoke, own: own, res: l.Res, desc: l.Desc, data: l.Data, why: WhyEvicted,
 			bits: bitsOf(l.Res, l.Desc.Bits)})

@@ -2,6 +2,7 @@ package lockcache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -22,30 +23,50 @@ const flockShard = ldlm.Handle(0xff) << 56
 // Errors: status.Again without Wait, status.Deadlock, status.NoMemory, status.IO when this client was evicted meanwhile,
 // ctx's error; then the lock was not taken. An end of ctx is first told to the server.
 func (c *Cache) Flock(ctx context.Context, r *ldlm.FlockRequest) error {
+	for try := 1; ; try++ {
+		err := c.flock(ctx, r)
+		switch {
+		case err == nil, c.ctx.Err() == nil && ctx.Err() != nil && errors.Is(err, ctx.Err()):
+			return err
+		case !errors.Is(err, errAgain):
+			return fmt.Errorf("lockcache: application's lock on %v: %w", r.Res.FID(), err)
+		case try == enqueueTries:
+			return errEvicted
+		}
+	}
+}
+
+func (c *Cache) flock(ctx context.Context, r *ldlm.FlockRequest) error {
 	if c.ctx.Err() != nil {
 		return errClosed
 	}
 	own := flockShard | ldlm.Handle(c.flocks.Add(1))&(1<<56-1)
 	w := c.newWaiter(&Request{Res: r.Res, Extent: r.Range.Extent})
+	defer c.release(w)
 	w.flock = true
 	w.req.ResetVT()
 	wire.PutFlock(&w.req, r, own)
 	w.send(wire.OpEnqueue)
 	c.life.RLock()
-	w.epoch = c.epoch
-	c.waiters.add(own, w)
+	c.beginLocked(own, w)
 	c.life.RUnlock()
-	defer c.release(w)
 	err := c.do(ctx, &w.rpc)
 	if err == nil && w.reply.Waiting {
 		c.figs.waits.Inc()
-		select {
-		case <-w.done:
-			return w.err
-		case <-ctx.Done():
-			err = ctx.Err()
-		case <-c.ctx.Done():
-			err = errClosed
+		if c.park(own, w) {
+			select {
+			case <-w.done:
+				return w.err
+			case <-ctx.Done():
+				err = ctx.Err()
+			case <-c.ctx.Done():
+				err = errClosed
+			}
+		} else {
+			// The wish is made once more. Should the new start know of this one and grant it, its completion is no news.
+			err = errAgain
+			c.withdraw(own)
+			c.granted.add(own)
 		}
 	}
 	if err != nil && uncertain(ctx, err) && c.withdraw(own) && w.reply.Waiting {
@@ -62,9 +83,6 @@ func (c *Cache) Flock(ctx context.Context, r *ldlm.FlockRequest) error {
 		if w.reply.Waiting || w.err == nil {
 			return w.err
 		}
-	}
-	if err != nil && c.ctx.Err() == nil {
-		return fmt.Errorf("lockcache: application's lock on %v: %w", r.Res.FID(), err)
 	}
 	return err
 }

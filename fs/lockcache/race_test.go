@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -593,5 +594,44 @@ func TestFlockCompletionTwice(t *testing.T) {
 	}
 	if n := len(f.imp.sent()); n != 1 {
 		t.Errorf("sent %q", f.imp.sent())
+	}
+}
+
+// What waits at a target that restarts is asked for again.
+func TestWaitingWishAfterRestart(t *testing.T) {
+	f := newFixture(t, func(o *lockcache.Options) { o.Replay = true })
+	f.Connected(&wirepb.ConnectReply{Generation: 1, Instance: 1})
+	waiting := make(chan struct{}, 2)
+	var again atomic.Bool
+	f.imp.on(wire.OpEnqueue, func(r *rpc.Request) error {
+		m, reply := r.Body.(*wirepb.EnqueueRequest), r.Reply.(*wirepb.EnqueueReply)
+		if again.Load() {
+			f.imp.grant(m, reply)
+			return nil
+		}
+		reply.Waiting = true
+		waiting <- struct{}{}
+		return nil
+	})
+	results := make(chan error, 2)
+	go func() {
+		r := read(inode(7), ldlm.Update)
+		g, err := f.Acquire(f.ctx, &r)
+		if err == nil {
+			f.Unpin(g.Handle)
+		}
+		results <- err
+	}()
+	go func() {
+		results <- f.Flock(f.ctx, &ldlm.FlockRequest{Res: ldlm.FlockRes(inode(5).FID()), Wait: true, Range: ldlm.FlockRange{Extent: whole()}})
+	}()
+	<-waiting
+	<-waiting
+	again.Store(true)
+	f.Connected(&wirepb.ConnectReply{Generation: 1, Instance: 2, Recovered: true})
+	for range 2 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -21,9 +21,11 @@ type waiter struct {
 	early Early
 	value wirepb.LVB
 
-	ask   ldlm.Request
-	epoch uint64
-	into  []byte // memory for the intent's reply
+	ask  ldlm.Request
+	into []byte // memory for the intent's reply
+
+	// epoch and instance are the cache's when the request was made.
+	epoch, instance uint64
 
 	desc      ldlm.Desc
 	err       error
@@ -31,6 +33,7 @@ type waiter struct {
 	contended bool
 	flock     bool // of Flock: nothing of it is in the mirror
 	finished  bool // completed by an AST or a loss
+	parked    bool // its request was answered with waiting; guarded by the shard's mu
 }
 
 func (c *Cache) newWaiter(r *Request) *waiter {
@@ -44,7 +47,7 @@ func (c *Cache) newWaiter(r *Request) *waiter {
 		w.ask.Extent = extent.Extent{End: extent.EOF}
 	}
 	w.into = r.IntentReply[:0]
-	w.err, w.contended, w.flock, w.finished = nil, false, false, false
+	w.err, w.contended, w.flock, w.finished, w.parked = nil, false, false, false, false
 	w.lvb = w.lvb[:0]
 	return w
 }
@@ -142,14 +145,37 @@ func (s *waiters) take(h ldlm.Handle) *waiter {
 	return w
 }
 
-// fail completes all.
-func (s *waiters) fail(err error) {
+// beginLocked enters a waiter before its request is sent. Called with life held.
+func (c *Cache) beginLocked(own ldlm.Handle, w *waiter) {
+	w.epoch, w.instance = c.epoch, c.instance
+	c.waiters.add(own, w)
+}
+
+// park notes that a waiter's request was answered with waiting. It returns false when the target has restarted since the
+// request was made, so that nobody can say which start answered.
+func (c *Cache) park(own ldlm.Handle, w *waiter) bool {
+	c.life.RLock()
+	defer c.life.RUnlock()
+	if c.instance != w.instance {
+		return false
+	}
+	sh := c.waiters.of(own)
+	sh.mu.Lock()
+	w.parked = true
+	sh.mu.Unlock()
+	return true
+}
+
+// fail completes all, or those that are parked: the others' requests are sent again by the import.
+func (s *waiters) fail(err error, parked bool) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		for h, w := range sh.m {
-			delete(sh.m, h)
-			w.complete(err)
+			if w.parked || !parked {
+				delete(sh.m, h)
+				w.complete(err)
+			}
 		}
 		sh.mu.Unlock()
 	}
