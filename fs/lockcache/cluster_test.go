@@ -41,6 +41,7 @@ type session struct {
 	c      *cluster
 	client *lockd.Client
 	gen    uint64
+	gone   atomic.Bool
 }
 
 func newCluster(t testing.TB, timeout time.Duration) *cluster {
@@ -49,7 +50,7 @@ func newCluster(t testing.TB, timeout time.Duration) *cluster {
 		Evict: func(cl *lockd.Client, why string) {
 			t.Logf("evicted %s: %s", cl.Name(), why)
 			c.evicted.Add(1)
-			cl.Gone()
+			c.evict(cl)
 		}})
 	l, err := c.pipe.Listen("target")
 	if err != nil {
@@ -69,6 +70,19 @@ func newCluster(t testing.TB, timeout time.Duration) *cluster {
 		}
 	})
 	return c
+}
+
+// evict ends a client's export.
+func (c *cluster) evict(cl *lockd.Client) {
+	c.mu.Lock()
+	for uuid, s := range c.sessions {
+		if s.client == cl {
+			s.gone.Store(true)
+			delete(c.sessions, uuid)
+		}
+	}
+	c.mu.Unlock()
+	cl.Gone()
 }
 
 func (c *cluster) Connect(_ context.Context, conn *rpc.Conn, r *wirepb.ConnectRequest) (rpc.Session, *wirepb.ConnectReply, error) {
@@ -112,7 +126,15 @@ func (s *session) Serve(e *env.Env, c *rpc.Call) error {
 }
 
 func (s *session) LastCommitted() wire.Transno { return 0 }
-func (s *session) Generation() uint64          { return s.gen }
+
+// Generation is one that no request has when the client was evicted.
+func (s *session) Generation() uint64 {
+	if s.gone.Load() {
+		return 0
+	}
+	return s.gen
+}
+
 func (s *session) Disconnected(conn *rpc.Conn) { s.client.Disconnected(conn) }
 
 // node is one client.

@@ -2,6 +2,7 @@ package lockcache_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -14,6 +15,8 @@ import (
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/lockcache"
 	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/stats"
+	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
@@ -336,5 +339,85 @@ func TestFlockBetweenNodes(t *testing.T) {
 	h, held, err := nodes[1].TestFlock(t.Context(), request(ldlm.FlockShared))
 	if err != nil || !held || h.Same {
 		t.Error(fmt.Sprint("in the way: ", h, held, err))
+	}
+}
+
+// stuck is an owner whose Revoke does not end before its cache does, but for lost locks.
+type stuck struct {
+	quiet
+	lost atomic.Int64
+}
+
+func (o *stuck) Revoke(ctx context.Context, r *lockcache.Revocation) {
+	if r.Why != lockcache.WhyEvicted {
+		<-ctx.Done()
+	}
+}
+func (o *stuck) Lost() { o.lost.Add(1) }
+
+// TestEvictedClientRecovers has a client that does not give a lock back: it is evicted, the other one gets the lock, and
+// the evicted one goes on with new locks.
+func TestEvictedClientRecovers(t *testing.T) {
+	c := newCluster(t, time.Second)
+	reg := stats.NewRegistry()
+	o := &stuck{}
+	a := c.join(o, func(o *lockcache.Options) { o.Stats = reg })
+	b := c.join(quiet{}, nil)
+	if err := reg.Walk("ldlm.namespaces.*.prolong_max", func(e stats.Entry) error { return e.Set("1") }); err != nil {
+		t.Fatal(err)
+	}
+	r := &lockcache.Request{Res: inode(5), Mode: ldlm.EX, Bits: ldlm.Update}
+	g, err := a.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Unpin(g.Handle)
+	for i, n := range []*node{b, a, a} {
+		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+		g, err := n.Acquire(ctx, r)
+		cancel()
+		if i == 1 && errors.Is(err, status.IO) {
+			continue // the request that finds out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Unpin(g.Handle)
+	}
+	if e, l := c.evicted.Load(), o.lost.Load(); e != 1 || l != 1 {
+		t.Errorf("%d evictions, lost %d times", e, l)
+	}
+}
+
+// TestPinnedWhileWaitingElsewhere has a holder of a called-back lock wait at another target, for longer than the lock
+// timeout of both: nobody is evicted, everybody gets what he wants.
+func TestPinnedWhileWaitingElsewhere(t *testing.T) {
+	here, there := newCluster(t, time.Second), newCluster(t, time.Second)
+	r := &lockcache.Request{Res: inode(5), Mode: ldlm.EX, Bits: ldlm.Update}
+	acquire := func(n *node) ldlm.Handle {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		g, err := n.Acquire(ctx, r)
+		if err != nil {
+			t.Error(err)
+		}
+		return g.Handle
+	}
+	a1, a2 := here.join(quiet{}, nil), there.join(quiet{}, nil)
+	b2, c1 := there.join(quiet{}, nil), here.join(quiet{}, nil)
+	busy := acquire(b2)
+	first := acquire(a1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		h := acquire(a2) // waits for b2, with first pinned
+		a2.Unpin(h)
+		a1.Unpin(first)
+	})
+	wg.Go(func() { c1.Unpin(acquire(c1)) }) // calls first back
+	<-time.After(2500 * time.Millisecond)
+	b2.Unpin(busy)
+	wg.Wait()
+	if n := here.evicted.Load() + there.evicted.Load(); n != 0 {
+		t.Errorf("%d evictions", n)
 	}
 }

@@ -191,7 +191,6 @@ func (c *Cache) registerPool(reg *stats.Registry, at string) {
 			}
 			return err
 		})
-	c.param(reg, at+"recalc_period", "Seconds between looks at the LRU.", &c.set.recalc, time.Second, 1, 3600)
 }
 
 func number(name, text string, low, high int64) (int64, error) {
@@ -202,14 +201,20 @@ func number(name, text string, low, high int64) (int64, error) {
 	return n, nil
 }
 
-// param enters a parameter whose number is a multiple of unit.
-func (c *Cache) param(reg *stats.Registry, path, help string, v *atomic.Int64, unit time.Duration, low, high int64) {
-	name := path[strings.LastIndexByte(path, '.')+1:]
-	reg.Param(path, help, func() string { return strconv.FormatInt(v.Load()/int64(unit), 10) },
+// param is a parameter whose number is a multiple of unit.
+type param struct {
+	name, help string
+	v          *atomic.Int64
+	unit       time.Duration
+	low, high  int64
+}
+
+func (p *param) register(reg *stats.Registry, at string) {
+	reg.Param(at+p.name, p.help, func() string { return strconv.FormatInt(p.v.Load()/int64(p.unit), 10) },
 		func(text string) error {
-			n, err := number(name, text, low, high)
+			n, err := number(p.name, text, p.low, p.high)
 			if err == nil {
-				v.Store(n * int64(unit))
+				p.v.Store(n * int64(p.unit))
 			}
 			return err
 		})
@@ -218,11 +223,16 @@ func (c *Cache) param(reg *stats.Registry, path, help string, v *atomic.Int64, u
 func (c *Cache) registerParams(reg *stats.Registry, at string) {
 	reg.Param(at+"lru_size", "Shows the unused locks. A number fixes how many are kept, 0 lets the server's pool decide, clear gives all back.",
 		func() string { return strconv.FormatInt(c.ns.UnusedCount(), 10) }, c.setLRUSize)
-	c.param(reg, at+"lru_max_age", "Age in milliseconds at which an unused lock is given back; 0: never.", &c.set.maxAge, time.Millisecond, 0, 1<<40)
-	c.param(reg, at+"lru_cancel_batch", "Unused locks given back at a time.", &c.set.batch, 1, 1, 4096)
-	c.param(reg, at+"ns_recalc_pct", "Fall of the server lock volume in percent at which unused locks are given back at once.", &c.set.percent, 1, 0, 100)
-	c.param(reg, at+"dirty_age_limit", "Seconds unused after which a lock that is asked for its size is given back; 0: never.", &c.set.dirtyAge, time.Second, 0, 1<<31)
-	c.param(reg, at+"prolong_max", "Lock timeouts that a called-back lock in use is kept alive.", &c.set.prolongs, 1, 0, 1000)
+	for _, p := range []param{
+		{"lru_max_age", "Age in milliseconds at which an unused lock is given back; 0: never.", &c.set.maxAge, time.Millisecond, 0, 1 << 40},
+		{"lru_cancel_batch", "Unused locks given back at a time.", &c.set.batch, 1, 1, 4096},
+		{"ns_recalc_pct", "Fall of the server lock volume in percent at which unused locks are given back at once.", &c.set.percent, 1, 0, 100},
+		{"dirty_age_limit", "Seconds unused after which a lock that is asked for its size is given back; 0: never.", &c.set.dirtyAge, time.Second, 0, 1 << 31},
+		{"prolong_max", "Lock timeouts that a called-back lock in use is kept alive.", &c.set.prolongs, 1, 0, 1000},
+		{"pool.recalc_period", "Seconds between looks at the LRU.", &c.set.recalc, time.Second, 1, 3600},
+	} {
+		p.register(reg, at)
+	}
 	reg.Param(at+"early_lock_cancel", "1: cancels of conflicting own locks go with the request that needs it.", func() string {
 		if c.set.elc.Load() {
 			return "1"
