@@ -96,6 +96,12 @@ func (w *waiter) heldOn(which func(*rpc.Call) bool) bool {
 	return w.state == waitHeld && which(w.call)
 }
 
+func (w *waiter) waits() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.state != waitDone
+}
+
 // outcome says how the wait ended: status.OK with what the client has now, or why not. status.Interrupted: the lock is gone.
 func (w *waiter) outcome(k *work, a *ldlm.Answer) status.Kind {
 	f := &w.effect
@@ -155,7 +161,7 @@ func (s *Server) wait(k *work, w *waiter, h ldlm.Handle) error {
 	}
 	cl := w.cl
 	cl.mu.Lock()
-	if _, twice := cl.waits[w.own]; twice {
+	if old := cl.waits[w.own]; old != nil && old.waits() {
 		cl.mu.Unlock()
 		k.handles = append(k.handles[:0], h)
 		s.ns.Cancel(s.now(), cl.id, k.handles, &k.fx)
