@@ -32,6 +32,10 @@ func (c *Client) fill(ctx context.Context, e *mdc.Entry, in *inode, a *attr.Attr
 	*a = e.Attr
 	if in != nil {
 		in.complete(a)
+		if a.Volatile {
+			in.file.SettleBlocks(ctx)
+			in.complete(a)
+		}
 	}
 	if !a.IsFile() || len(e.Layout) == 0 || a.SizeValid && c.Exclusive() {
 		return nil

@@ -26,7 +26,9 @@ type MountOptions struct {
 	Source                string
 	ReadOnly, AllowOther  bool
 	NoSuid, NoDev, NoExec bool
-	Sync, DirSync         bool
+	// NoAtime and StrictAtime are shown among the mount's flags; the client follows them.
+	NoAtime, StrictAtime bool
+	Sync, DirSync        bool
 	// NoLocks makes flock(2) and fcntl(2) locks fail with ENOSYS; else the kernel keeps them, one mount sees them all.
 	NoLocks bool
 	// Cache says that the kernel's page cache is ours to invalidate; else it drops pages when mtime or size change.
@@ -187,7 +189,7 @@ func mountKernel(fd int, o *MountOptions) error {
 		flag uintptr
 	}{
 		{o.ReadOnly, unix.MS_RDONLY}, {o.NoSuid, unix.MS_NOSUID}, {o.NoDev, unix.MS_NODEV}, {o.NoExec, unix.MS_NOEXEC},
-		{o.Sync, unix.MS_SYNCHRONOUS}, {o.DirSync, unix.MS_DIRSYNC},
+		{o.NoAtime, unix.MS_NOATIME}, {o.StrictAtime, unix.MS_STRICTATIME}, {o.Sync, unix.MS_SYNCHRONOUS}, {o.DirSync, unix.MS_DIRSYNC},
 	} {
 		if b.on {
 			flags |= b.flag

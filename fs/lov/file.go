@@ -3,6 +3,7 @@ package lov
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 
@@ -152,19 +153,40 @@ func (f *File) SetSize(n uint64) { f.size.Store(n) }
 // Precondition: as for SetSize, and nothing is dirty.
 func (f *File) SetKnown(size, blocks uint64) {
 	f.SetSize(size)
-	n := uint64(len(f.objects))
-	tag := uint64(0)
-	for i := range f.layout.Components {
-		c := &f.layout.Components[i]
+	var cuts, sum uint64
+	f.eachCut(size, func(_ int, cut uint64) { cuts += blocksOf(cut) })
+	last := len(f.objects) - 1
+	f.eachCut(size, func(i int, cut uint64) {
+		share := blocksOf(cut)
+		if blocks < cuts {
+			// In 128 bits: a file of exabytes has that many blocks on paper.
+			hi, lo := bits.Mul64(share, blocks)
+			share, _ = bits.Div64(hi, lo, cuts)
+		}
+		if i == last {
+			share = blocks - min(sum, blocks)
+		}
+		sum += share
+		if f.usable(i) {
+			f.objects[i].SetSpace(cut, share)
+		}
+	})
+}
+
+// eachCut calls fn with each object's size in a file of size bytes without holes.
+func (f *File) eachCut(size uint64, fn func(i int, cut uint64)) {
+	i := 0
+	for k := range f.layout.Components {
+		c := &f.layout.Components[k]
 		for s := range c.Stripes {
-			if f.usable(int(tag)) {
-				// Shares of the sum; the first OSTs get what does not divide.
-				f.objects[tag].SetSpace(objectCut(c, layout.StripeIndex(s), size), (blocks+n-1-tag)/n)
-			}
-			tag++
+			fn(i, objectCut(c, layout.StripeIndex(s), size))
+			i++
 		}
 	}
 }
+
+// blocksOf is how many blocks of 512 bytes an object of n bytes takes on a host with pages of 4 KiB.
+func blocksOf(n uint64) uint64 { return (n + 4095) / 4096 * 8 }
 
 func (f *File) grow(n uint64) {
 	for {

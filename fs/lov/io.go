@@ -209,14 +209,14 @@ func (f *File) Flush(ctx context.Context) error {
 	if err := f.flush(ctx, extent.Extent{End: extent.EOF}); err != nil {
 		return err
 	}
-	f.settleBlocks(ctx)
+	f.SettleBlocks(ctx)
 	return f.TakeError()
 }
 
-// settleBlocks asks the OSTs for blocks that this client cannot guess. What fails is guessed on.
-func (f *File) settleBlocks(ctx context.Context) {
+// SettleBlocks asks the OSTs for blocks that this client cannot guess. What is dirty, or fails, is guessed on.
+func (f *File) SettleBlocks(ctx context.Context) {
 	for i := range f.objects {
-		if o := &f.objects[i]; o.Vague() {
+		if o := &f.objects[i]; f.usable(i) && o.Vague() && o.Dirty() == 0 {
 			_, _ = o.Glimpse(ctx)
 		}
 	}

@@ -15,7 +15,7 @@ type space struct {
 	blocks uint64
 	// sent is behind the last byte that blocks counts.
 	sent uint64
-	// vague says that data went where a hole may have been, so that the guess may be low.
+	// vague says that data went where a hole may have been, so that the guess may be high.
 	vague bool
 }
 
@@ -30,12 +30,18 @@ func grown(sent, start, end uint64) uint64 {
 	return 0
 }
 
-// wrote notes an answered write of [start, end); the OST told blocks, which may be old.
+// sparse reports whether what is known has holes, so that a write before sent may need new space.
+func (s *space) sparse() bool { return s.blocks*sectorBytes < s.sent }
+
+// wrote notes an answered write of [start, end); the OST told blocks, which may be old. Where a hole may have been, the
+// write is counted whole: a guess that is too high does no harm, one that calls data a hole loses it in an archive.
 func (s *space) wrote(start, end, blocks uint64) {
-	if start < s.sent && s.blocks*sectorBytes < s.sent {
+	n := s.blocks + grown(s.sent, start, end)
+	if start < s.sent && s.sparse() {
 		s.vague = true
+		n = min(s.blocks+grown(0, start, end), alignUp(max(s.sent, end))/sectorBytes)
 	}
-	s.blocks = max(s.blocks+grown(s.sent, start, end), blocks)
+	s.blocks = max(n, blocks)
 	s.sent = max(s.sent, end)
 }
 
@@ -52,7 +58,11 @@ func guessCut(blocks, told, size uint64) uint64 {
 
 // guess gives the blocks with dirty bytes that reach up to end.
 func (s *space) guess(dirty, end uint64) uint64 {
-	return s.blocks + min(grown(s.sent, s.sent, end), alignUp(dirty)/sectorBytes)
+	n := alignUp(dirty) / sectorBytes
+	if s.sparse() {
+		return max(s.blocks, min(s.blocks+n, alignUp(max(s.sent, end))/sectorBytes))
+	}
+	return s.blocks + min(grown(s.sent, s.sent, end), n)
 }
 
 // Blocks estimates the object's blocks of 512 bytes: what the OST last told, what was written since and what is dirty.

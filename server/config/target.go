@@ -83,6 +83,9 @@ func parseTarget(roles Roles, value string) (Target, error) {
 	if !validFolder(t.Dir) {
 		return t, invalidf("%q is no folder name", value)
 	}
+	if before, _, ok := strings.Cut(t.Dir, "="); ok && !strings.Contains(before, "/") {
+		return t, invalidf("%q: targets are mdt=DIR and ost=DIR; a folder of that name is ./%s", value, t.Dir)
+	}
 	if t.Kind == MDT && !roles.Has(RoleMDS) || t.Kind == OST && !roles.Has(RoleOSS) {
 		return t, invalidf("%q: role %v serves no %v", value, roles, t.Kind)
 	}

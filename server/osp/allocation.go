@@ -141,7 +141,11 @@ func (s *Set) fill(ctx context.Context, a *Allocation, c *layout.Component) erro
 			return err
 		}
 		if limit == nil {
-			t := time.NewTimer(s.o.WaitLimit)
+			wait := s.o.WaitLimit
+			if s.freeing() {
+				wait = roomTime
+			}
+			t := time.NewTimer(wait)
 			defer t.Stop()
 			limit = t.C
 		}
@@ -160,14 +164,32 @@ func (s *Set) fill(ctx context.Context, a *Allocation, c *layout.Component) erro
 	}
 }
 
-// final reports whether waiting cannot mend err: everything but objects that are not ready and OSTs that are all down,
-// as they are for a moment when the file system starts.
+// roomTime is how long an unlink may take to make room on a full OST: the MDT's commit, which is hastened, the destroy,
+// and the OST's next word on its space.
+const roomTime = 4 * time.Second
+
+// freeing reports whether a full OST is about to get room: something on it was unlinked a moment ago.
+func (s *Set) freeing() bool {
+	for _, o := range s.list() {
+		if o.full.Load() && time.Since(time.Unix(0, o.destroyed.Load())) < roomTime {
+			return true
+		}
+	}
+	return false
+}
+
+// final reports whether waiting cannot mend err: everything but objects that are not ready, full OSTs that are about to
+// get room, and OSTs that are all down, as they are for a moment when the file system starts.
 func (s *Set) final(err error) bool {
 	if errors.Is(err, errNotReady) {
 		return false
 	}
 	if !errors.Is(err, status.NoSpace) {
 		return true
+	}
+	if s.freeing() {
+		s.o.Device.Hasten(s.o.Device.Last())
+		return false
 	}
 	all := s.list()
 	for _, o := range all {
@@ -214,7 +236,13 @@ func (s *Set) Replay(tx *store.Tx, e *env.Env, l *layout.Layout) {
 
 // Destroy implements Pool.
 func (s *Set) Destroy(tx *store.Tx, e *env.Env, l *layout.Layout) {
-	each(l, func(st layout.Stripe) { addDestroy(tx, e, s.o.Tables.Destroy, st) })
+	now := time.Now().UnixNano()
+	each(l, func(st layout.Stripe) {
+		addDestroy(tx, e, s.o.Tables.Destroy, st)
+		if o := s.find(st.OST); o != nil {
+			o.destroyed.Store(now)
+		}
+	})
 }
 
 // Chown implements Pool.

@@ -21,7 +21,7 @@ const (
 )
 
 // errForced says that a stop was cut short.
-var errForced = errors.New("forced to stop; what was not flushed is replayed or recovered at the next start")
+var errForced = errors.New("forced to stop: what a mount had not written back is lost, what the servers had committed is kept")
 
 // runNode runs a node until a signal or a failure of its own stops it.
 func runNode(ctx context.Context, deps Deps, cfg config.Config) error {

@@ -109,6 +109,7 @@ func (p *Process) mountOptions(node *server.Node, cache *osc.Cache, i int) fs.Op
 			Options: fusefs.Options{ACL: m.Options.ACL, UserXattr: m.Options.UserXattr},
 			Dir:     m.Dir, ReadOnly: m.Options.ReadOnly, AllowOther: m.Options.AllowOther,
 			NoSuid: m.Options.NoSuid, NoDev: m.Options.NoDev, NoExec: m.Options.NoExec,
+			NoAtime: m.Options.Atime == config.AtimeNever, StrictAtime: m.Options.Atime == config.AtimeStrict,
 			Sync: m.Options.Sync, DirSync: m.Options.DirSync, NoLocks: m.Options.Flock == config.FlockNone,
 		},
 	}
