@@ -1,6 +1,7 @@
 package lockd
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/strakefs/strake/fs/env"
@@ -76,6 +77,8 @@ func (s *Server) converts(k *work, cl *Client, c *rpc.Call) error {
 		return err
 	}
 	cv.Client = cl.id
+	cl.convertMu.Lock() // what is checked here is still so when the engine does it
+	defer cl.convertMu.Unlock()
 	l, ok := s.ns.Lock(cl.id, cv.Handle)
 	switch {
 	case !ok:
@@ -84,9 +87,8 @@ func (s *Server) converts(k *work, cl *Client, c *rpc.Call) error {
 		return status.Errorf(status.Invalid, "lockd: a conversion of %v from %v %v to %v %v", l.Res, l.Desc.Mode, l.Desc.Bits, cv.Mode, cv.Bits)
 	}
 	r := s.ns.Convert(s.now(), &cv, &k.fx)
-	if r.Outcome == ldlm.Waiting { // it became weaker meanwhile: the client converts one lock twice at once
-		s.ns.Cancel(s.now(), cl.id, append(k.handles[:0], cv.Handle), &k.fx)
-		r = ldlm.Reply{Outcome: ldlm.Denied, Status: status.BadHandle}
+	if r.Outcome == ldlm.Waiting {
+		panic(fmt.Sprintf("lockd: a conversion of %v from %+v to %v %v waits", l.Res, l.Desc, cv.Mode, cv.Bits))
 	}
 	s.run(k)
 	if r.Outcome == ldlm.Denied {

@@ -31,6 +31,9 @@ type Client struct {
 	recalled atomic.Bool // a lock of it was called back since this was last looked at
 	evicting atomic.Bool
 
+	// convertMu is held across CONVERT, so that a lock does not change under it.
+	convertMu sync.Mutex
+
 	mu      sync.Mutex
 	peer    Peer                          // nil without a connection; guarded by mu
 	alone   time.Time                     // since when peer is nil; guarded by mu

@@ -31,9 +31,9 @@
 //
 // # Lock order
 //
-// Lock order: Client.gate; sender.mu; Server.mu; Client.mu; waiter.mu. Shared.mu, poolState.mu, parking.mu and glimpse.mu
-// are taken alone. None of them is held across a call of the engine but Client.gate, which is held shared across an
-// enqueue that was parked.
+// Lock order: Client.gate, Client.convertMu; sender.mu; Server.mu; Client.mu; waiter.mu. Shared.mu, poolState.mu,
+// parking.mu and glimpse.mu are taken alone. The first two are held across calls of the engine, shared across an enqueue that
+// was parked, and across CONVERT; none of the others is.
 //
 // README.md has the states and the races.
 package lockd

@@ -66,7 +66,7 @@ func (s *Server) ask(k *work, cl *Client, c *rpc.Call) error {
 	}
 	w := k.spareWaiter(s, cl, c)
 	w.res = r.Res
-	r.Data = w
+	r.Data = k.ticket
 	reply := s.ns.Enqueue(s.now(), r, &k.fx)
 	k.reply.Contended = reply.Contended
 	w.reply.Contended = reply.Contended
@@ -138,7 +138,7 @@ func (s *Server) enqueueFlock(k *work, cl *Client, c *rpc.Call) error {
 	r.Range.Owner.Client = cl.id
 	w := k.spareWaiter(s, cl, c)
 	w.res, w.flock = r.Res, r.Range
-	r.Data = w
+	r.Data = k.ticket
 	reply := s.ns.Flock(s.now(), r, &k.fx)
 	w.flock = r.Range // as the engine takes it
 	s.run(k)

@@ -191,6 +191,7 @@ type work struct {
 	flockR  wirepb.FlockReply
 	handles []ldlm.Handle
 	spare   *waiter // of the next request that might wait
+	ticket  *ticket // leads to it
 }
 
 // workOf returns the worker's own, with no effects in it.
@@ -229,7 +230,7 @@ func (s *Server) run(k *work) {
 		switch f.Kind {
 		case ldlm.EffectCompletion, ldlm.EffectDeny, ldlm.EffectDeadlock:
 			switch w := f.Data.(type) {
-			case *waiter:
+			case *ticket:
 				w.end(f)
 			case *localWait:
 				w.end(f)

@@ -18,6 +18,9 @@ import (
 // has stopped takes few of max_parallel_ast.
 const perClient = rpc.CallbacksMax / 2
 
+// queueKept is the room that an empty queue keeps: 64 KiB, about.
+const queueKept = 256
+
 // jobKind says what is to be sent.
 type jobKind uint8
 
@@ -79,6 +82,9 @@ func (q *queue) pop() job {
 	q.jobs[q.head] = job{}
 	if q.head++; q.head == len(q.jobs) {
 		q.jobs, q.head = q.jobs[:0], 0
+		if cap(q.jobs) > queueKept {
+			q.jobs = nil
+		}
 	}
 	return j
 }

@@ -2,6 +2,7 @@ package lockd
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
@@ -41,11 +42,21 @@ type waiter struct {
 	effect ldlm.Effect // what ended it; written once, before the state is waitDone
 }
 
-// spareWaiter prepares the worker's waiter for a request. A request that does not wait leaves it to the next one; its lock
-// keeps it as Data, where nobody looks.
+// ticket is what the engine brings back with the end of a wait. A lock keeps its Data for as long as it lives, and nobody
+// else looks at it: so the ticket is small, lets go of the waiter, and is shared by all locks that did not wait.
+type ticket struct{ w atomic.Pointer[waiter] }
+
+func (t *ticket) end(f *ldlm.Effect) {
+	if w := t.w.Swap(nil); w != nil {
+		w.end(f)
+	}
+}
+
+// spareWaiter prepares the worker's waiter for a request. One that does not wait leaves it to the next.
 func (k *work) spareWaiter(s *Server, cl *Client, c *rpc.Call) *waiter {
 	if k.spare == nil {
-		k.spare = new(waiter)
+		k.spare, k.ticket = new(waiter), new(ticket)
+		k.ticket.w.Store(k.spare)
 	}
 	w := k.spare
 	m := &k.enqueue
@@ -155,7 +166,7 @@ func (s *Server) answer(k *work, w *waiter, m *wirepb.EnqueueReply, a *ldlm.Answ
 
 // wait makes a request wait whose step has returned, or answers it when the wait is over already.
 func (s *Server) wait(k *work, w *waiter, h ldlm.Handle) error {
-	k.spare = nil
+	k.spare, k.ticket = nil, nil
 	if w.intent != 0 {
 		w.body = append([]byte(nil), k.enqueue.IntentBody...)
 	}
