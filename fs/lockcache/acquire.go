@@ -25,6 +25,9 @@ type Request struct {
 	Flags ldlm.Flags
 	// Data comes back with the lock, in Grants that match it and in its Revocation.
 	Data any
+	// Leaving also takes a lock on its way back, until its Revoke is over: for calls that a Revoke may wait for, such as a READ
+	// of pages that the kernel is to drop. The Revoke runs again after such a call, so what it put anywhere goes too.
+	Leaving bool
 	// Fresh does not look for a held lock.
 	Fresh bool
 	// Intent is the opcode of a request that changes nothing, with its body, done under the lock granted; it makes the
@@ -44,6 +47,8 @@ type Grant struct {
 	Data any
 	// Matched: the lock was held already; no request was sent and there is no LVB.
 	Matched bool
+	// Leaving: the lock is on its way back, and held until Unpin.
+	Leaving bool
 	// HasLVB: LVB is the resource's as the server knew it with the grant.
 	HasLVB bool
 	LVB    ldlm.LVB
@@ -107,6 +112,11 @@ func (c *Cache) Acquire(ctx context.Context, r *Request) (Grant, error) {
 		if g, ok := c.Match(&w); ok {
 			return g, nil
 		}
+		if r.Leaving {
+			if g, _ := c.shelter(ctx, &w); g.Handle != 0 {
+				return g, nil
+			}
+		}
 	}
 	for try := 1; ; try++ {
 		g, err := c.enqueue(ctx, r)
@@ -125,6 +135,10 @@ func (c *Cache) Pin(h ldlm.Handle) bool { return c.usable.Load() && c.ns.Pin(h) 
 // Unpin gives one pin back and never waits. The last one lets a lock that was called back go, in another goroutine. Of a
 // lock that is gone, because this client was evicted, nothing happens.
 func (c *Cache) Unpin(h ldlm.Handle) {
+	if h>>56 == leavingShard>>56 {
+		c.leaving.end(h)
+		return
+	}
 	var fx ldlm.Effects
 	c.ns.Unpin(c.now(), h, &fx)
 	c.carryOut(&fx)
@@ -189,13 +203,12 @@ func (c *Cache) settle(ctx context.Context, own ldlm.Handle, w *waiter, err erro
 	if err == nil && r.Waiting {
 		c.figs.waits.Inc()
 		if c.park(own, w) {
-			select {
-			case <-w.done:
+			var sheltered Grant
+			if sheltered, err = c.await(ctx, w); err == nil && sheltered.Handle == 0 {
 				return c.woken(own, w)
-			case <-ctx.Done():
-				err = ctx.Err()
-			case <-c.ctx.Done():
-				err = errClosed
+			}
+			if sheltered.Handle != 0 {
+				return c.instead(own, w, sheltered)
 			}
 		} else {
 			c.cancels.withdraw(own)
@@ -237,6 +250,41 @@ func (c *Cache) settle(ctx context.Context, own ldlm.Handle, w *waiter, err erro
 	g := w.grant(own, a.Desc)
 	c.contended(w.ask.Res, g.Contended)
 	c.release(w)
+	return g, nil
+}
+
+// await waits until w is completed. It returns early with an error, or with a lock on its way back that serves as well.
+func (c *Cache) await(ctx context.Context, w *waiter) (Grant, error) {
+	for {
+		var changed <-chan struct{}
+		if w.leaving {
+			want := ldlm.Wanted{Res: w.ask.Res, Modes: Serving(w.ask.Mode), Bits: w.ask.Bits, Extent: w.ask.Extent, GID: w.ask.GID}
+			var g Grant
+			if g, changed = c.shelter(ctx, &want); g.Handle != 0 {
+				return g, nil
+			}
+		}
+		select {
+		case <-w.done:
+			return Grant{}, nil
+		case <-ctx.Done():
+			return Grant{}, ctx.Err()
+		case <-c.ctx.Done():
+			return Grant{}, errClosed
+		case <-changed:
+		}
+	}
+}
+
+// instead gives a wish up for a lock on its way back, which g holds.
+func (c *Cache) instead(own ldlm.Handle, w *waiter, g Grant) (Grant, error) {
+	if c.waiters.take(own) == nil {
+		<-w.done
+		c.leaving.end(g.Handle)
+		return c.woken(own, w)
+	}
+	c.cancels.withdraw(own)
+	c.drop(own, w, nil)
 	return g, nil
 }
 

@@ -62,8 +62,9 @@ type Revocation struct {
 // package is held during its methods, which may call the Cache.
 type Owner interface {
 	// Revoke writes back and drops what a lock, or the bits named, cover, in the kernel too; when it returns the lock goes
-	// back. Nobody uses the lock and no Match finds it any more. It may wait, also for requests to this target; errors of
-	// writing back are the owner's to report. ctx ends with the Cache. It runs once for each lock given up.
+	// back. Nobody uses the lock and no Match finds it any more, but for calls with Request.Leaving: after them Revoke runs
+	// once more. It may wait, also for requests to this target; errors of writing back are the owner's to report. ctx ends
+	// with the Cache.
 	Revoke(ctx context.Context, r *Revocation)
 	// Glimpse fills v with what is known of the object of a lock held here, and returns false if that is nothing beyond
 	// what the server knows. It must not wait.
@@ -186,6 +187,7 @@ type Cache struct {
 	adoption     adoption
 	hints        hints
 	granted      grantedFlocks
+	leaving      leaving
 	revokes      pool // called-back locks
 	others       pool // all others on their way back
 	cancels      canceller
@@ -219,6 +221,7 @@ func New(o Options) *Cache {
 	c.called.init()
 	c.adoption.init()
 	c.hints.init()
+	c.leaving.init()
 	c.revokes.init(c, o.Revokers)
 	c.others.init(c, defaultUnusedRevokers)
 	c.cancels.c = c

@@ -12,6 +12,7 @@
 //   - called back: the server wants it (blocking AST). No new match; it goes back with its last pin.
 //   - revoke: what the Owner does before a lock goes back: write back, drop, invalidate.
 //   - own handle, remote handle: this client's name of a lock, and the server's.
+//   - leaving: on its way back, from the decision to the end of its Revoke.
 //   - early cancel: the cancel of one's own lock in the request that would call it back (ELC).
 //   - adopt: enter a lock that came with the answer to another request. Window: while such an answer may come.
 //   - prolong: tell the server that a called-back lock is still used by a holder that lives.
@@ -39,7 +40,7 @@
 // # Lock order
 //
 // Lock order: Cache.life; adoption.mu; a mutex of the mirror. Cache.life is also held while waiters, called, hints and
-// canceller are entered or emptied. waiterShard.mu, called.mu, hints.mu, grantedFlocks.mu, pool.mu, canceller.mu, settings.mu and figures.mu
+// canceller are entered or emptied. waiterShard.mu, called.mu, hints.mu, grantedFlocks.mu, leaving.mu, pool.mu, canceller.mu, settings.mu and figures.mu
 // are innermost and stand alone.
 //
 // README.md has the states, and what happens when messages cross.

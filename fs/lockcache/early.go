@@ -19,18 +19,20 @@ type Early struct {
 }
 
 // Early appends to e this client's unused locks that conflict with what a request is about to take, after the owner has
-// revoked what they cover, in this goroutine. They go with the request, so that no blocking AST comes back for them. Call
+// revoked what they cover, in this goroutine; that is not cut short when ctx ends. They go with the request, so that no blocking AST comes back for them. Call
 // EarlyDone with what became of the request.
 func (c *Cache) Early(ctx context.Context, e *Early, about *ldlm.Early) {
-	if !c.set.elc.Load() {
+	if !c.set.elc.Load() || ctx.Err() != nil {
 		return
 	}
 	first := e.n
 	e.n = len(c.ns.EarlyCancel(about, e.locks[:e.n:earlyMax]))
 	for i := first; i < e.n; i++ {
 		l := &e.locks[i]
-		c.revoke(ctx, &job{why: WhyEarly, own: l.Handle, remote: l.Remote, res: l.Res, desc: l.Desc, data: l.Data,
-			bits: bitsOf(l.Res, l.Desc.Bits)})
+		j := job{why: WhyEarly, own: l.Handle, remote: l.Remote, res: l.Res, desc: l.Desc, data: l.Data,
+			bits: bitsOf(l.Res, l.Desc.Bits)}
+		j.leave = c.leaving.add(&j)
+		c.revoke(c.ctx, &j)
 		e.Handles = append(e.Handles, uint64(l.Remote))
 		c.figs.early.Inc()
 	}

@@ -39,6 +39,9 @@ func (k *keeper) Revoke(_ context.Context, r *lockcache.Revocation) {
 		return
 	}
 	k.u.begin(r.Res, x)
+	for range x.desc.Extent.Start / 4096 % 8 * 2 {
+		runtime.Gosched()
+	}
 	k.u.end(r.Res, x)
 }
 func (k *keeper) Glimpse(ldlm.ResID, any, *ldlm.LVB) bool { return false }
@@ -51,6 +54,7 @@ func randomRequest(r *rand.Rand, resources int) lockcache.Request {
 		n = uint64(r.IntN(3)) // a few that all fight over
 	}
 	q := lockcache.Request{Mode: []ldlm.Mode{ldlm.PR, ldlm.PR, ldlm.PR, ldlm.CR, ldlm.PW, ldlm.CW, ldlm.EX}[r.IntN(7)]}
+	q.Leaving = r.IntN(3) == 0
 	if r.IntN(2) == 0 {
 		q.Res = object(n)
 		q.Extent.Start = uint64(r.IntN(8)) * 4096

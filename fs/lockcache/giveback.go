@@ -32,6 +32,7 @@ type job struct {
 	desc        ldlm.Desc
 	data        any
 	batch       *batch // told when all is done; may be nil
+	leave       *leave // nil when the lock is gone already
 }
 
 // batch waits for some jobs.
@@ -62,13 +63,19 @@ func (c *Cache) carryOut(fx *ldlm.Effects) {
 			j.act, j.bits = actConvert, e.Cancel
 			c.called.convert(e.Handle, true)
 		}
+		j.leave = c.leaving.add(&j)
 		c.revokes.push(&j)
 	}
 }
 
 // perform runs a job in a worker.
 func (c *Cache) perform(j *job) {
-	c.revoke(c.ctx, j)
+	if j.act != actConvert || j.bits != 0 {
+		c.revoke(c.ctx, j)
+	} else { // an AST that came late named bits that are gone
+		for !c.leaving.finish(c.ctx, j.leave) {
+		}
+	}
 	if j.batch != nil {
 		defer j.batch.done()
 	}
@@ -86,9 +93,15 @@ func (c *Cache) revoke(ctx context.Context, j *job) {
 	if r == nil {
 		r = new(Revocation)
 	}
-	*r = Revocation{Lock: j.own, Res: j.res, Desc: j.desc, Bits: j.bits, Discard: j.discard, Why: j.why, Data: j.data}
 	c.figs.revoked[j.why].Inc()
-	c.o.Owner.Revoke(ctx, r)
+	for over := false; !over; {
+		if j.leave != nil {
+			c.leaving.begin(j.leave)
+		}
+		*r = Revocation{Lock: j.own, Res: j.res, Desc: j.desc, Bits: j.bits, Discard: j.discard, Why: j.why, Data: j.data}
+		c.o.Owner.Revoke(ctx, r)
+		over = j.leave == nil || c.leaving.finish(ctx, j.leave)
+	}
 	*r = Revocation{}
 	c.revocations.Put(r)
 }

@@ -98,6 +98,7 @@ type figures struct {
 	contended    *stats.Counter
 	lost         *stats.Counter
 	silences     *stats.Counter
+	sheltered    *stats.Counter
 
 	cancelRPCs, cancelledLocks *stats.Counter
 
@@ -155,6 +156,7 @@ func (c *Cache) register(reg *stats.Registry) {
 	f.contended = counter("contention_hints", "Answers that asked to read and write without locks.")
 	f.lost = counter("evictions", "Times that all locks were lost.")
 	f.silences = counter("silences", "Times that the target was silent for half the eviction time.")
+	f.sheltered = counter("sheltered", "Calls served under a lock on its way back.")
 	f.cancelRPCs = counter("cancel_rpcs", "CANCEL requests sent.")
 	f.cancelledLocks = counter("cancels_sent", "Locks in CANCEL requests.")
 	f.enqueueTime = new(stats.Histogram)

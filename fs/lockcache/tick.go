@@ -89,8 +89,10 @@ func (c *Cache) unuse(ctx context.Context, why Why, next func([]ldlm.Cancel) []l
 		b := newBatch(len(list))
 		for i := range list {
 			l := &list[i]
-			c.others.push(&job{act: actCancel, why: why, own: l.Handle, remote: l.Remote, res: l.Res, desc: l.Desc,
-				data: l.Data, bits: bitsOf(l.Res, l.Desc.Bits), batch: b})
+			j := job{act: actCancel, why: why, own: l.Handle, remote: l.Remote, res: l.Res, desc: l.Desc,
+				data: l.Data, bits: bitsOf(l.Res, l.Desc.Bits), batch: b}
+			j.leave = c.leaving.add(&j)
+			c.others.push(&j)
 		}
 		total += len(list)
 		select {

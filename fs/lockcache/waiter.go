@@ -31,6 +31,7 @@ type waiter struct {
 	err       error
 	lvb       []byte
 	contended bool
+	leaving   bool // Request.Leaving
 	flock     bool // of Flock: nothing of it is in the mirror
 	finished  bool // completed by an AST or a loss
 	parked    bool // its request was answered with waiting; guarded by the shard's mu
@@ -46,7 +47,7 @@ func (c *Cache) newWaiter(r *Request) *waiter {
 	if r.Mode == ldlm.GROUP { // the whole object, whatever was asked
 		w.ask.Extent = extent.Extent{End: extent.EOF}
 	}
-	w.into = r.IntentReply[:0]
+	w.into, w.leaving = r.IntentReply[:0], r.Leaving
 	w.err, w.contended, w.flock, w.finished, w.parked = nil, false, false, false, false
 	w.lvb = w.lvb[:0]
 	return w
