@@ -116,8 +116,14 @@ func TestWithdraw(t *testing.T) {
 	within(t, "the held call", got, status.Interrupted)
 
 	// An application lock granted to who does not wait any more goes back.
-	m.Own = 79
-	if err := b.do(wire.OpEnqueue, &m, &reply); err != nil {
+	m.Own = uint64(gaveUp)
+	if err := b.do(wire.OpEnqueue, &m, &reply); err != nil || !reply.Waiting {
+		t.Fatalf("%v, %v", &reply, err)
+	}
+	if err := a.flock(1, ldlm.FlockUnlock, 0, extent.EOF, 1, false); err != nil {
 		t.Fatal(err)
 	}
+	until(t, "the lock went back", func() bool {
+		return b.count(wire.OpCompletionAST) == 1 && len(c.locks.Namespace().FlockRanges(file(1), nil)) == 0
+	})
 }

@@ -27,6 +27,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const targetName = "strake-TEST0000"
 
+// gaveUp is the handle of requests that a client forgets as soon as they wait.
+const gaveUp ldlm.Handle = 1 << 40
+
 // store is the objects of the test target.
 type store struct {
 	mu   sync.Mutex
@@ -112,6 +115,13 @@ func (c *cluster) Connect(_ context.Context, conn *rpc.Conn, r *wirepb.ConnectRe
 		x = &session{c: c, uuid: uuid, lock: c.locks.Join(string(r.Peer))}
 		c.sessions[uuid] = x
 	}
+	if known {
+		x.mu.Lock()
+		x.conn.Close()
+		x.mu.Unlock()
+	}
+	x.gate.Lock() // nothing of the generation before runs any more
+	defer x.gate.Unlock()
 	c.last++
 	x.mu.Lock()
 	x.gen, x.conn = c.last, conn
@@ -170,7 +180,7 @@ func (x *session) end() {
 func (x *session) Serve(e *env.Env, c *rpc.Call) error {
 	x.gate.RLock()
 	defer x.gate.RUnlock()
-	if x.gone {
+	if x.gone || c.Header.Generation != x.Generation() {
 		return status.NotConnected
 	}
 	if c.Header.Op == wire.OpDisconnect {
@@ -317,10 +327,16 @@ func (k *client) callback(_ *env.Env, c *rpc.Call) error {
 		if err != nil {
 			return err
 		}
+		if x.Own == gaveUp {
+			return status.BadHandle
+		}
 		k.mu.Lock()
 		ch := k.waitedLocked(x.Own)
 		k.mu.Unlock()
-		ch <- ended{a, kind}
+		select {
+		case ch <- ended{a, kind}:
+		default: // told before, and the answer was lost
+		}
 		return nil
 	case wire.OpGlimpseAST:
 		var m wirepb.GlimpseAST

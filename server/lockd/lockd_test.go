@@ -73,14 +73,30 @@ func (k *checker) remove(name string) {
 
 // Many clients ask for locks of any mode on few resources; no two ever hold what does not go together, and all get theirs.
 func TestRandomModes(t *testing.T) {
-	c := newCluster(t, lockd.Options{})
+	for name, o := range map[string]lockd.Options{
+		"defaults": {}, "one sender": {MaxParallelAST: 1}, "detached": {HeldMax: 1},
+	} {
+		t.Run(name, func(t *testing.T) { randomModes(t, newCluster(t, o), false) })
+	}
+}
+
+// The same while connections are cut and come back: no lock is lost, granted twice or left behind.
+func TestRandomModesOverReconnects(t *testing.T) {
+	for name, o := range map[string]lockd.Options{"held": {HeldMax: 8}, "mixed": {HeldMax: 1}} {
+		t.Run(name, func(t *testing.T) { randomModes(t, newCluster(t, o), true) })
+	}
+}
+
+func randomModes(t *testing.T, c *cluster, cuts bool) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	check := &checker{t: t, held: map[string]holding{}}
 	modes := []ldlm.Mode{ldlm.EX, ldlm.PW, ldlm.PR, ldlm.CW, ldlm.CR, ldlm.NL, ldlm.GROUP}
+	var clients []*client
 	var wg sync.WaitGroup
 	for n := range 6 {
 		k := c.client(fmt.Sprintf("c%d", n))
+		clients = append(clients, k)
 		k.onBlocking = func(a wire.AST, _ ldlm.Recall) error {
 			k.mu.Lock()
 			defer k.mu.Unlock()
@@ -122,7 +138,23 @@ func TestRandomModes(t *testing.T) {
 			})
 		}
 	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(3 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; cuts && n < 2*len(clients); n++ { // an import waits longer with every cut
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				clients[n%len(clients)].cut(false)
+			}
+		}
+	}()
 	wg.Wait()
+	close(stop)
+	<-stopped
 	until(t, "no lock left", func() bool { return c.locks.Namespace().LockCount() == 0 })
 	for n := range 6 {
 		if why := c.wasEvicted(fmt.Sprintf("c%d", n)); why != "" {
