@@ -116,6 +116,8 @@ type Server struct {
 // counters are what the engine does not count.
 type counters struct {
 	evictions, noAnswer, unknown, detached, parked, prolonged stats.Counter
+	// asts is how long clients took to answer ASTs, waits how long requests of clients waited for their lock.
+	asts, waits *stats.Histogram
 }
 
 // New makes an empty namespace and starts its clock. Close it.

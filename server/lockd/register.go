@@ -1,7 +1,9 @@
 package lockd
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/strakefs/strake/fs/extent"
 	"github.com/strakefs/strake/fs/ldlm"
@@ -15,6 +17,7 @@ func (s *Server) path() string { return "ldlm.namespaces." + stats.Element(s.o.N
 func (s *Server) register() {
 	reg := s.o.Stats
 	if reg == nil {
+		s.count.asts, s.count.waits = new(stats.Histogram), new(stats.Histogram)
 		return
 	}
 	s.ns.Register(reg, s.o.Name)
@@ -51,6 +54,15 @@ func (s *Server) register() {
 	} {
 		reg.Func(at+c.name, c.help, c.get)
 	}
+	s.count.asts = reg.Histogram(at+"ast_time", "How long clients took to answer ASTs.")
+	s.count.waits = reg.Histogram(at+"wait_time", "How long requests of clients that waited waited for their lock.")
+	reg.Text(at+"contended", "The resources most wanted: granted, waiting, conflicts in the window.", func() string {
+		var b strings.Builder
+		for _, c := range s.Contended(shownRanges) {
+			fmt.Fprintf(&b, "%v granted %d waiting %d conflicts %d lockless %v\n", c.Res, c.Granted, c.Waiting, c.Conflicts, c.Lockless)
+		}
+		return strings.TrimSuffix(b.String(), "\n")
+	})
 	s.registerPool(reg, at+"pool.")
 }
 

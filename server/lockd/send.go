@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/ldlm"
@@ -286,9 +287,11 @@ func (s *Server) call(cl *Client, r *rpc.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.ns.Limits().LockTimeout)
 	defer cancel()
+	begin := time.Now()
 	err := p.Callback(ctx, r)
 	switch {
 	case err == nil:
+		s.count.asts.Observe(time.Since(begin))
 		return nil
 	case s.ctx.Err() != nil || cl.gone.Load():
 		return errGone

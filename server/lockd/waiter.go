@@ -3,6 +3,7 @@ package lockd
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
@@ -34,6 +35,7 @@ type waiter struct {
 	body   []byte // the intent's
 
 	reply wirepb.EnqueueReply // of a held call
+	begin time.Duration       // of the wait, for statistics
 
 	mu     sync.Mutex
 	state  waitState   // guarded by mu
@@ -78,6 +80,9 @@ func (w *waiter) end(f *ldlm.Effect) {
 	}
 	w.state = waitDone
 	w.mu.Unlock()
+	if f.Kind == ldlm.EffectCompletion {
+		w.s.count.waits.Observe(w.s.now() - w.begin)
+	}
 	switch state {
 	case waitHeld:
 		w.unlist(true)
@@ -167,6 +172,7 @@ func (s *Server) answer(k *work, w *waiter, m *wirepb.EnqueueReply, a *ldlm.Answ
 // wait makes a request wait whose step has returned, or answers it when the wait is over already.
 func (s *Server) wait(k *work, w *waiter, h ldlm.Handle) error {
 	k.spare, k.ticket = nil, nil
+	w.begin = s.now()
 	if w.intent != 0 {
 		w.body = append([]byte(nil), k.enqueue.IntentBody...)
 	}
