@@ -27,7 +27,7 @@ type OSP struct {
 	up          atomic.Bool
 	full        atomic.Bool
 	deactivated atomic.Bool
-	destroyed   atomic.Int64 // when an object was last given up, Unix ns
+	destroyed   atomic.Int64          // when an object was last given up, Unix ns
 	space       atomic.Pointer[Space] // nil until it was told
 	createWake  chan struct{}
 	logWake     chan struct{}
