@@ -184,14 +184,63 @@ func (c *Cache) enqueue(ctx context.Context, r *Request) (Grant, error) {
 	}
 	w.fill(own, r)
 	start := c.look()
-	err := c.do(ctx, &w.rpc)
-	c.EarlyDone(&w.early, err)
+	err := c.send(ctx, own, w)
+	if err == errLeft {
+		return Grant{}, fmt.Errorf("lockcache: lock on %v in mode %v: %w", r.Res, r.Mode, ctx.Err())
+	}
 	g, err := c.settle(ctx, own, w, err)
 	c.figs.enqueueTime.Observe(c.look() - start)
 	if err != nil && !errors.Is(err, errAgain) && c.ctx.Err() != nil {
 		err = errClosed
 	}
 	return g, err
+}
+
+// errLeft: the caller has left before the reply, and w is the goroutine's that waits for it.
+var errLeft = errors.New("lockcache: left before the reply")
+
+// send sends the request and waits for its reply. A request must not be given up whose reply may say what nobody says again:
+// that the lock is granted, and called back already. So one whose caller may leave is sent by another goroutine, which then
+// does with the reply what the caller would have done.
+func (c *Cache) send(ctx context.Context, own ldlm.Handle, w *waiter) error {
+	if ctx.Done() == nil || w.rpc.Into != nil {
+		err := c.do(ctx, &w.rpc)
+		c.EarlyDone(&w.early, err)
+		return err
+	}
+	w.own = own
+	w.fate.Store(fateOpen)
+	if !c.spawnAsk(w) {
+		c.EarlyDone(&w.early, errClosed)
+		return errClosed
+	}
+	select {
+	case err := <-w.replied:
+		return err
+	case <-ctx.Done():
+	}
+	if w.fate.CompareAndSwap(fateOpen, fateLeft) {
+		return errLeft
+	}
+	return <-w.replied
+}
+
+// askServer is the goroutine that sends w's request.
+func (w *waiter) askServer() {
+	c := w.c
+	defer c.wg.Done()
+	err := c.do(c.ctx, &w.rpc)
+	c.EarlyDone(&w.early, err)
+	if w.fate.CompareAndSwap(fateOpen, fateReplied) {
+		w.replied <- err
+		return
+	}
+	w.into, w.leaving = nil, false
+	ended, cancel := context.WithCancel(c.ctx)
+	cancel()
+	if g, err := c.settle(ended, w.own, w, err); err == nil && g.Handle != 0 {
+		c.Unpin(g.Handle)
+	}
 }
 
 // settle makes of the server's answer, or its absence, what Acquire returns, and gives w back.

@@ -337,6 +337,18 @@ func (c *Cache) spawn(f func()) {
 	}
 }
 
+// spawnAsk is spawn of w.run, without a closure; run tells wg itself. false after Close.
+func (c *Cache) spawnAsk(w *waiter) bool {
+	c.life.RLock()
+	defer c.life.RUnlock()
+	if c.ctx.Err() != nil {
+		return false
+	}
+	c.wg.Add(1)
+	go w.run()
+	return true
+}
+
 // bitsOf is Revocation.Bits of a whole lock.
 func bitsOf(res ldlm.ResID, b ldlm.Bits) ldlm.Bits {
 	if res.Type == ldlm.TypeInodeBits {

@@ -2,6 +2,7 @@ package lockcache
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/strakefs/strake/fs/extent"
 	"github.com/strakefs/strake/fs/ldlm"
@@ -14,7 +15,9 @@ import (
 // waiter is one Acquire that has asked. It belongs to that goroutine; desc, err, lvb and contended are written by who took
 // it out of waiters, before the token in done.
 type waiter struct {
+	c     *Cache
 	done  chan struct{} // one token from who took the waiter out
+	run   func()        // askServer, bound once
 	rpc   rpc.Request
 	req   wirepb.EnqueueRequest
 	reply wirepb.EnqueueReply
@@ -27,6 +30,11 @@ type waiter struct {
 	// epoch and instance are the cache's when the request was made.
 	epoch, instance uint64
 
+	// Between the caller and the goroutine that sends: who changes fate first goes on with the waiter.
+	own     ldlm.Handle
+	fate    atomic.Int32
+	replied chan error // one token with fateReplied
+
 	desc      ldlm.Desc
 	err       error
 	lvb       []byte
@@ -37,10 +45,18 @@ type waiter struct {
 	parked    bool // its request was answered with waiting; guarded by the shard's mu
 }
 
+// The fates of a request that another goroutine sends.
+const (
+	fateOpen    int32 = iota
+	fateReplied       // the caller goes on
+	fateLeft          // the caller has left: the goroutine goes on
+)
+
 func (c *Cache) newWaiter(r *Request) *waiter {
 	w, _ := c.spare.Get().(*waiter)
 	if w == nil {
-		w = &waiter{done: make(chan struct{}, 1)}
+		w = &waiter{c: c, done: make(chan struct{}, 1), replied: make(chan error, 1)}
+		w.run = w.askServer
 	}
 	w.ask = ldlm.Request{Res: r.Res, Mode: r.Mode, Extent: r.Extent, Bits: r.Bits, TryBits: r.TryBits, GID: r.GID,
 		Flags: r.Flags, Data: r.Data}
