@@ -635,3 +635,28 @@ func TestWaitingWishAfterRestart(t *testing.T) {
 		}
 	}
 }
+
+// The asker leaves before the reply, which grants the lock and is the only word that it is called back.
+func TestLeftBeforeTheReply(t *testing.T) {
+	for _, blocked := range []bool{true, false} {
+		f := newFixture(t, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		reply := make(chan struct{})
+		f.imp.on(wire.OpEnqueue, func(r *rpc.Request) error {
+			cancel()
+			<-reply
+			f.imp.grant(r.Body.(*wirepb.EnqueueRequest), r.Reply.(*wirepb.EnqueueReply))
+			r.Reply.(*wirepb.EnqueueReply).Blocked = blocked
+			return nil
+		})
+		if _, err := f.Acquire(ctx, &lockcache.Request{Res: inode(5), Mode: ldlm.PR, Bits: ldlm.Update}); !errors.Is(err, context.Canceled) {
+			t.Fatalf("error %v", err)
+		}
+		close(reply)
+		if blocked {
+			f.imp.await(t, "cancel [101]", 1)
+		} else { // it is worth keeping
+			f.wait(func() bool { return f.UnusedCount() == 1 })
+		}
+	}
+}
