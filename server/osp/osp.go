@@ -90,7 +90,9 @@ func (o *OSP) Space() (Space, bool) {
 }
 
 func (o *OSP) connected(*wirepb.ConnectReply) {
-	o.up.Store(true)
+	if !o.up.Swap(true) {
+		o.set.notify()
+	}
 	wake(o.createWake)
 	wake(o.logWake)
 }
