@@ -186,7 +186,8 @@ func (i *Import) read(ls *links, l *link) {
 		idle, err := i.readFrame(l)
 		if err != nil {
 			l.close(err)
-		} else if idle {
+		} else if idle && i.o.Callback == nil {
+			// An import that serves callbacks keeps its reader: a blocking AST must not wait until it comes back.
 			l.role.stepBack()
 		}
 	}
