@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/strakefs/strake/fs/env"
@@ -130,19 +131,19 @@ func (s *Set) Allocate(ctx context.Context, tmpl *layout.Layout, own fid.FID) (*
 
 // fill chooses and takes until every stripe has its object.
 func (s *Set) fill(ctx context.Context, a *Allocation, c *layout.Component) error {
-	if err := s.try(a, c); err == nil || s.final(err) {
+	if err := s.try(a, c); err == nil || s.final(err, c) {
 		return err
 	}
 	var limit <-chan time.Time
 	for {
 		changed := s.watch() // Before the attempt: what changes after it is noticed.
 		err := s.try(a, c)
-		if err == nil || s.final(err) {
+		if err == nil || s.final(err, c) {
 			return err
 		}
 		if limit == nil {
 			wait := s.o.WaitLimit
-			if s.freeing() {
+			if s.freeing() || s.away(c) {
 				wait = roomTime
 			}
 			t := time.NewTimer(wait)
@@ -178,14 +179,26 @@ func (s *Set) freeing() bool {
 	return false
 }
 
+// away reports whether an OST that c asks for by index does not answer: for a moment it may be starting.
+func (s *Set) away(c *layout.Component) bool {
+	is := func(i layout.OSTIndex) bool {
+		o := s.find(i)
+		return o != nil && !o.up.Load() && !o.deactivated.Load()
+	}
+	return slices.ContainsFunc(c.Wanted, is) || c.StripeOffset >= 0 && is(layout.OSTIndex(c.StripeOffset))
+}
+
 // final reports whether waiting cannot mend err: everything but objects that are not ready, full OSTs that are about to
 // get room, and OSTs that are all down, as they are for a moment when the file system starts.
-func (s *Set) final(err error) bool {
+func (s *Set) final(err error, c *layout.Component) bool {
 	if errors.Is(err, errNotReady) {
 		return false
 	}
 	if !errors.Is(err, status.NoSpace) {
 		return true
+	}
+	if s.away(c) {
+		return false
 	}
 	if s.freeing() {
 		s.o.Device.Hasten(s.o.Device.Last())
