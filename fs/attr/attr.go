@@ -104,6 +104,8 @@ type Attr struct {
 	SetattrGen uint32
 	// HasACL says that the inode carries an access ACL, so that the mode alone does not decide permission.
 	HasACL bool
+	// NoXattr says that the inode has no extended attribute at all, ACLs included.
+	NoXattr bool
 	// Volatile says that Blocks may change by itself, so that nobody should keep these attributes. It is never stored.
 	Volatile bool
 }

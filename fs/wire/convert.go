@@ -43,7 +43,7 @@ func PutAttr(m *wirepb.Attr, a *attr.Attr) {
 	m.MtimeSec, m.MtimeNsec = a.Mtime.Sec, a.Mtime.Nsec
 	m.CtimeSec, m.CtimeNsec = a.Ctime.Sec, a.Ctime.Nsec
 	m.BtimeSec, m.BtimeNsec = a.Btime.Sec, a.Btime.Nsec
-	m.SizeValid, m.SetattrGen, m.HasAcl = a.SizeValid, a.SetattrGen, a.HasACL
+	m.SizeValid, m.SetattrGen, m.HasAcl, m.NoXattr = a.SizeValid, a.SetattrGen, a.HasACL, a.NoXattr
 }
 
 // Attr fills a from m. A nil m leaves a zero. Nanoseconds out of range are refused.
@@ -58,7 +58,7 @@ func Attr(m *wirepb.Attr, a *attr.Attr) error {
 		Rdev: m.Rdev, Flags: attr.Flags(m.Flags), Size: m.Size, Blocks: m.Blocks,
 		Atime: attr.Time{Sec: m.AtimeSec, Nsec: m.AtimeNsec}, Mtime: attr.Time{Sec: m.MtimeSec, Nsec: m.MtimeNsec},
 		Ctime: attr.Time{Sec: m.CtimeSec, Nsec: m.CtimeNsec}, Btime: attr.Time{Sec: m.BtimeSec, Nsec: m.BtimeNsec},
-		SizeValid: m.SizeValid, SetattrGen: m.SetattrGen, HasACL: m.HasAcl,
+		SizeValid: m.SizeValid, SetattrGen: m.SetattrGen, HasACL: m.HasAcl, NoXattr: m.NoXattr,
 	}
 	for _, n := range [...]uint32{m.AtimeNsec, m.MtimeNsec, m.CtimeNsec, m.BtimeNsec} {
 		if n >= 1e9 {

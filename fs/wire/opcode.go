@@ -11,6 +11,8 @@ const (
 	OpDisconnect Op = 2
 	OpPing       Op = 3
 	OpStatfs     Op = 4
+	// OpReplayDone says that a client has handed back all that it held before the target was started again.
+	OpReplayDone Op = 5
 )
 
 // Lock operations, of every target with a namespace.
@@ -86,7 +88,7 @@ const (
 )
 
 var opNames = map[Op]string{
-	OpConnect: "connect", OpDisconnect: "disconnect", OpPing: "ping", OpStatfs: "statfs",
+	OpConnect: "connect", OpDisconnect: "disconnect", OpPing: "ping", OpStatfs: "statfs", OpReplayDone: "replay_done",
 	OpRegister: "register", OpConfig: "config", OpReport: "report",
 	OpLookup: "lookup", OpGetattr: "getattr", OpOpen: "open", OpCreate: "create", OpLink: "link", OpUnlink: "unlink",
 	OpRename: "rename", OpSetattr: "setattr", OpReaddir: "readdir", OpReadlink: "readlink", OpGetxattr: "getxattr",
@@ -130,7 +132,7 @@ func (o Op) Bulk() bool { return o == OpRead || o == OpWrite }
 // because something may be waiting for it. Enqueues, which wait, are not Prior; all that gives a lock back is.
 func (o Op) Prior() bool {
 	switch o {
-	case OpClose, OpReportSizes, OpPing, OpConnect, OpDisconnect, OpConvert, OpCancel, OpProlong, OpFlock:
+	case OpClose, OpReportSizes, OpPing, OpConnect, OpDisconnect, OpReplayDone, OpConvert, OpCancel, OpProlong, OpFlock:
 		return true
 	}
 	return false

@@ -203,29 +203,31 @@ func (x *Caller) GetJob() []byte {
 }
 
 type Attr struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Seq           uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	Oid           uint32                 `protobuf:"varint,2,opt,name=oid,proto3" json:"oid,omitempty"`
-	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`
-	Uid           uint32                 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid           uint32                 `protobuf:"varint,5,opt,name=gid,proto3" json:"gid,omitempty"`
-	Project       uint32                 `protobuf:"varint,6,opt,name=project,proto3" json:"project,omitempty"`
-	Nlink         uint32                 `protobuf:"varint,7,opt,name=nlink,proto3" json:"nlink,omitempty"`
-	Rdev          uint32                 `protobuf:"varint,8,opt,name=rdev,proto3" json:"rdev,omitempty"`
-	Flags         uint32                 `protobuf:"varint,9,opt,name=flags,proto3" json:"flags,omitempty"`
-	Size          uint64                 `protobuf:"varint,10,opt,name=size,proto3" json:"size,omitempty"`
-	Blocks        uint64                 `protobuf:"varint,11,opt,name=blocks,proto3" json:"blocks,omitempty"`
-	AtimeSec      int64                  `protobuf:"zigzag64,12,opt,name=atime_sec,json=atimeSec,proto3" json:"atime_sec,omitempty"`
-	AtimeNsec     uint32                 `protobuf:"varint,13,opt,name=atime_nsec,json=atimeNsec,proto3" json:"atime_nsec,omitempty"`
-	MtimeSec      int64                  `protobuf:"zigzag64,14,opt,name=mtime_sec,json=mtimeSec,proto3" json:"mtime_sec,omitempty"`
-	MtimeNsec     uint32                 `protobuf:"varint,15,opt,name=mtime_nsec,json=mtimeNsec,proto3" json:"mtime_nsec,omitempty"`
-	CtimeSec      int64                  `protobuf:"zigzag64,16,opt,name=ctime_sec,json=ctimeSec,proto3" json:"ctime_sec,omitempty"`
-	CtimeNsec     uint32                 `protobuf:"varint,17,opt,name=ctime_nsec,json=ctimeNsec,proto3" json:"ctime_nsec,omitempty"`
-	BtimeSec      int64                  `protobuf:"zigzag64,18,opt,name=btime_sec,json=btimeSec,proto3" json:"btime_sec,omitempty"`
-	BtimeNsec     uint32                 `protobuf:"varint,19,opt,name=btime_nsec,json=btimeNsec,proto3" json:"btime_nsec,omitempty"`
-	SizeValid     bool                   `protobuf:"varint,20,opt,name=size_valid,json=sizeValid,proto3" json:"size_valid,omitempty"`
-	SetattrGen    uint32                 `protobuf:"varint,21,opt,name=setattr_gen,json=setattrGen,proto3" json:"setattr_gen,omitempty"`
-	HasAcl        bool                   `protobuf:"varint,22,opt,name=has_acl,json=hasAcl,proto3" json:"has_acl,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Seq        uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Oid        uint32                 `protobuf:"varint,2,opt,name=oid,proto3" json:"oid,omitempty"`
+	Mode       uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`
+	Uid        uint32                 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid        uint32                 `protobuf:"varint,5,opt,name=gid,proto3" json:"gid,omitempty"`
+	Project    uint32                 `protobuf:"varint,6,opt,name=project,proto3" json:"project,omitempty"`
+	Nlink      uint32                 `protobuf:"varint,7,opt,name=nlink,proto3" json:"nlink,omitempty"`
+	Rdev       uint32                 `protobuf:"varint,8,opt,name=rdev,proto3" json:"rdev,omitempty"`
+	Flags      uint32                 `protobuf:"varint,9,opt,name=flags,proto3" json:"flags,omitempty"`
+	Size       uint64                 `protobuf:"varint,10,opt,name=size,proto3" json:"size,omitempty"`
+	Blocks     uint64                 `protobuf:"varint,11,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	AtimeSec   int64                  `protobuf:"zigzag64,12,opt,name=atime_sec,json=atimeSec,proto3" json:"atime_sec,omitempty"`
+	AtimeNsec  uint32                 `protobuf:"varint,13,opt,name=atime_nsec,json=atimeNsec,proto3" json:"atime_nsec,omitempty"`
+	MtimeSec   int64                  `protobuf:"zigzag64,14,opt,name=mtime_sec,json=mtimeSec,proto3" json:"mtime_sec,omitempty"`
+	MtimeNsec  uint32                 `protobuf:"varint,15,opt,name=mtime_nsec,json=mtimeNsec,proto3" json:"mtime_nsec,omitempty"`
+	CtimeSec   int64                  `protobuf:"zigzag64,16,opt,name=ctime_sec,json=ctimeSec,proto3" json:"ctime_sec,omitempty"`
+	CtimeNsec  uint32                 `protobuf:"varint,17,opt,name=ctime_nsec,json=ctimeNsec,proto3" json:"ctime_nsec,omitempty"`
+	BtimeSec   int64                  `protobuf:"zigzag64,18,opt,name=btime_sec,json=btimeSec,proto3" json:"btime_sec,omitempty"`
+	BtimeNsec  uint32                 `protobuf:"varint,19,opt,name=btime_nsec,json=btimeNsec,proto3" json:"btime_nsec,omitempty"`
+	SizeValid  bool                   `protobuf:"varint,20,opt,name=size_valid,json=sizeValid,proto3" json:"size_valid,omitempty"`
+	SetattrGen uint32                 `protobuf:"varint,21,opt,name=setattr_gen,json=setattrGen,proto3" json:"setattr_gen,omitempty"`
+	HasAcl     bool                   `protobuf:"varint,22,opt,name=has_acl,json=hasAcl,proto3" json:"has_acl,omitempty"`
+	// no_xattr says that the inode has no extended attribute at all, ACLs included.
+	NoXattr       bool `protobuf:"varint,23,opt,name=no_xattr,json=noXattr,proto3" json:"no_xattr,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -414,6 +416,13 @@ func (x *Attr) GetHasAcl() bool {
 	return false
 }
 
+func (x *Attr) GetNoXattr() bool {
+	if x != nil {
+		return x.NoXattr
+	}
+	return false
+}
+
 type ConnectRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Version  uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -567,10 +576,16 @@ type ConnectReply struct {
 	// exclusive says that no other client can change the file system, so that all that this one knows stays true.
 	Exclusive bool `protobuf:"varint,9,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	// recovered says that the export survived: requests in flight are to be resent as they were.
-	Recovered     bool   `protobuf:"varint,10,opt,name=recovered,proto3" json:"recovered,omitempty"`
-	RootSeq       uint64 `protobuf:"fixed64,11,opt,name=root_seq,json=rootSeq,proto3" json:"root_seq,omitempty"`
-	RootOid       uint32 `protobuf:"varint,12,opt,name=root_oid,json=rootOid,proto3" json:"root_oid,omitempty"`
-	Fsname        []byte `protobuf:"bytes,13,opt,name=fsname,proto3" json:"fsname,omitempty"`
+	Recovered bool   `protobuf:"varint,10,opt,name=recovered,proto3" json:"recovered,omitempty"`
+	RootSeq   uint64 `protobuf:"fixed64,11,opt,name=root_seq,json=rootSeq,proto3" json:"root_seq,omitempty"`
+	RootOid   uint32 `protobuf:"varint,12,opt,name=root_oid,json=rootOid,proto3" json:"root_oid,omitempty"`
+	Fsname    []byte `protobuf:"bytes,13,opt,name=fsname,proto3" json:"fsname,omitempty"`
+	// lock_timeout_msec is how long a called-back lock may stay out, evict_after_msec how long a client may be silent.
+	LockTimeoutMsec uint32 `protobuf:"varint,14,opt,name=lock_timeout_msec,json=lockTimeoutMsec,proto3" json:"lock_timeout_msec,omitempty"`
+	EvictAfterMsec  uint32 `protobuf:"varint,15,opt,name=evict_after_msec,json=evictAfterMsec,proto3" json:"evict_after_msec,omitempty"`
+	// recovering says that the target has been started again and waits for its clients to hand their locks back: it grants
+	// nothing else until each has sent REPLAY_DONE, or time is up.
+	Recovering    bool `protobuf:"varint,16,opt,name=recovering,proto3" json:"recovering,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -694,6 +709,27 @@ func (x *ConnectReply) GetFsname() []byte {
 		return x.Fsname
 	}
 	return nil
+}
+
+func (x *ConnectReply) GetLockTimeoutMsec() uint32 {
+	if x != nil {
+		return x.LockTimeoutMsec
+	}
+	return 0
+}
+
+func (x *ConnectReply) GetEvictAfterMsec() uint32 {
+	if x != nil {
+		return x.EvictAfterMsec
+	}
+	return 0
+}
+
+func (x *ConnectReply) GetRecovering() bool {
+	if x != nil {
+		return x.Recovering
+	}
+	return false
 }
 
 type StatfsReply struct {
@@ -5120,10 +5156,13 @@ func (x *Object) GetStripe() uint32 {
 }
 
 type ReadRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Object        *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
-	Length        uint32                 `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Object *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	Offset uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length uint32                 `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`
+	// lock is a lock of the sender, by the server's handle, that covers bytes of the request; 0: the server takes one of its
+	// own for as long as the request runs.
+	Lock          uint64 `protobuf:"fixed64,30,opt,name=lock,proto3" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5175,6 +5214,13 @@ func (x *ReadRequest) GetOffset() uint64 {
 func (x *ReadRequest) GetLength() uint32 {
 	if x != nil {
 		return x.Length
+	}
+	return 0
+}
+
+func (x *ReadRequest) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
 	}
 	return 0
 }
@@ -5239,7 +5285,10 @@ type WriteRequest struct {
 	Dirty     uint64 `protobuf:"varint,8,opt,name=dirty,proto3" json:"dirty,omitempty"`
 	GrantWant uint64 `protobuf:"varint,9,opt,name=grant_want,json=grantWant,proto3" json:"grant_want,omitempty"`
 	// grant_used is the part of the bulk that was gathered against grant and gives it back.
-	GrantUsed     uint64 `protobuf:"varint,10,opt,name=grant_used,json=grantUsed,proto3" json:"grant_used,omitempty"`
+	GrantUsed uint64 `protobuf:"varint,10,opt,name=grant_used,json=grantUsed,proto3" json:"grant_used,omitempty"`
+	// lock is a lock of the sender, by the server's handle, that covers bytes of the request; 0: the server takes one of its
+	// own for as long as the request runs.
+	Lock          uint64 `protobuf:"fixed64,30,opt,name=lock,proto3" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5340,6 +5389,13 @@ func (x *WriteRequest) GetGrantWant() uint64 {
 func (x *WriteRequest) GetGrantUsed() uint64 {
 	if x != nil {
 		return x.GrantUsed
+	}
+	return 0
+}
+
+func (x *WriteRequest) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
 	}
 	return 0
 }
@@ -5448,7 +5504,10 @@ type PunchRequest struct {
 	MtimeSec  int64  `protobuf:"zigzag64,4,opt,name=mtime_sec,json=mtimeSec,proto3" json:"mtime_sec,omitempty"`
 	MtimeNsec uint32 `protobuf:"varint,5,opt,name=mtime_nsec,json=mtimeNsec,proto3" json:"mtime_nsec,omitempty"`
 	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
-	Cancels       []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
+	Cancels []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
+	// lock is a lock of the sender, by the server's handle, that covers bytes of the request; 0: the server takes one of its
+	// own for as long as the request runs.
+	Lock          uint64 `protobuf:"fixed64,30,opt,name=lock,proto3" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5525,6 +5584,13 @@ func (x *PunchRequest) GetCancels() []uint64 {
 	return nil
 }
 
+func (x *PunchRequest) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
+}
+
 type FallocateRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Object *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
@@ -5535,7 +5601,10 @@ type FallocateRequest struct {
 	MtimeSec  int64  `protobuf:"zigzag64,5,opt,name=mtime_sec,json=mtimeSec,proto3" json:"mtime_sec,omitempty"`
 	MtimeNsec uint32 `protobuf:"varint,6,opt,name=mtime_nsec,json=mtimeNsec,proto3" json:"mtime_nsec,omitempty"`
 	// cancels are locks of the sender to take back first, by the server's handles (early lock cancel).
-	Cancels       []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
+	Cancels []uint64 `protobuf:"fixed64,40,rep,packed,name=cancels,proto3" json:"cancels,omitempty"`
+	// lock is a lock of the sender, by the server's handle, that covers bytes of the request; 0: the server takes one of its
+	// own for as long as the request runs.
+	Lock          uint64 `protobuf:"fixed64,30,opt,name=lock,proto3" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5619,12 +5688,22 @@ func (x *FallocateRequest) GetCancels() []uint64 {
 	return nil
 }
 
+func (x *FallocateRequest) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
+}
+
 type SeekRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Object *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
 	Offset uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
 	// hole asks for the next hole, else for the next data.
-	Hole          bool `protobuf:"varint,3,opt,name=hole,proto3" json:"hole,omitempty"`
+	Hole bool `protobuf:"varint,3,opt,name=hole,proto3" json:"hole,omitempty"`
+	// lock is a lock of the sender, by the server's handle, that covers bytes of the request; 0: the server takes one of its
+	// own for as long as the request runs.
+	Lock          uint64 `protobuf:"fixed64,30,opt,name=lock,proto3" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5678,6 +5757,13 @@ func (x *SeekRequest) GetHole() bool {
 		return x.Hole
 	}
 	return false
+}
+
+func (x *SeekRequest) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
 }
 
 type GlimpseRequest struct {
@@ -6114,7 +6200,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x05umask\x18\x04 \x01(\rR\x05umask\x12\x18\n" +
 	"\aproject\x18\x05 \x01(\rR\aproject\x12\x10\n" +
 	"\x03pid\x18\x06 \x01(\rR\x03pid\x12\x10\n" +
-	"\x03job\x18\a \x01(\fR\x03job\"\xb1\x04\n" +
+	"\x03job\x18\a \x01(\fR\x03job\"\xcc\x04\n" +
 	"\x04Attr\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x10\n" +
 	"\x03oid\x18\x02 \x01(\rR\x03oid\x12\x12\n" +
@@ -6144,7 +6230,8 @@ const file_wire_proto_rawDesc = "" +
 	"size_valid\x18\x14 \x01(\bR\tsizeValid\x12\x1f\n" +
 	"\vsetattr_gen\x18\x15 \x01(\rR\n" +
 	"setattrGen\x12\x17\n" +
-	"\ahas_acl\x18\x16 \x01(\bR\x06hasAcl\"\xc6\x02\n" +
+	"\ahas_acl\x18\x16 \x01(\bR\x06hasAcl\x12\x19\n" +
+	"\bno_xattr\x18\x17 \x01(\bR\anoXattr\"\xc6\x02\n" +
 	"\x0eConnectRequest\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x01(\x04R\bfeatures\x12\x16\n" +
@@ -6160,7 +6247,7 @@ const file_wire_proto_rawDesc = "" +
 	" \x01(\x04R\n" +
 	"generation\x12\x1a\n" +
 	"\binstance\x18\v \x01(\x04R\binstance\x12%\n" +
-	"\x0elast_committed\x18\f \x01(\x04R\rlastCommitted\"\x8f\x03\n" +
+	"\x0elast_committed\x18\f \x01(\x04R\rlastCommitted\"\x85\x04\n" +
 	"\fConnectReply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x01(\x04R\bfeatures\x12\x1e\n" +
@@ -6177,7 +6264,12 @@ const file_wire_proto_rawDesc = "" +
 	" \x01(\bR\trecovered\x12\x19\n" +
 	"\broot_seq\x18\v \x01(\x06R\arootSeq\x12\x19\n" +
 	"\broot_oid\x18\f \x01(\rR\arootOid\x12\x16\n" +
-	"\x06fsname\x18\r \x01(\fR\x06fsname\"\xcc\x01\n" +
+	"\x06fsname\x18\r \x01(\fR\x06fsname\x12*\n" +
+	"\x11lock_timeout_msec\x18\x0e \x01(\rR\x0flockTimeoutMsec\x12(\n" +
+	"\x10evict_after_msec\x18\x0f \x01(\rR\x0eevictAfterMsec\x12\x1e\n" +
+	"\n" +
+	"recovering\x18\x10 \x01(\bR\n" +
+	"recovering\"\xcc\x01\n" +
 	"\vStatfsReply\x12\x1f\n" +
 	"\vtotal_bytes\x18\x01 \x01(\x04R\n" +
 	"totalBytes\x12\x1d\n" +
@@ -6587,13 +6679,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x1b\n" +
 	"\towner_seq\x18\x03 \x01(\x06R\bownerSeq\x12\x1b\n" +
 	"\towner_oid\x18\x04 \x01(\rR\bownerOid\x12\x16\n" +
-	"\x06stripe\x18\x05 \x01(\rR\x06stripe\"j\n" +
+	"\x06stripe\x18\x05 \x01(\rR\x06stripe\"~\n" +
 	"\vReadRequest\x12+\n" +
 	"\x06object\x18\x01 \x01(\v2\x13.strake.wire.ObjectR\x06object\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06length\x18\x03 \x01(\rR\x06length\"\x1f\n" +
+	"\x06length\x18\x03 \x01(\rR\x06length\x12\x12\n" +
+	"\x04lock\x18\x1e \x01(\x06R\x04lock\"\x1f\n" +
 	"\tReadReply\x12\x12\n" +
-	"\x04size\x18\x01 \x01(\x04R\x04size\"\xa1\x02\n" +
+	"\x04size\x18\x01 \x01(\x04R\x04size\"\xb5\x02\n" +
 	"\fWriteRequest\x12+\n" +
 	"\x06object\x18\x01 \x01(\v2\x13.strake.wire.ObjectR\x06object\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x1b\n" +
@@ -6608,7 +6701,8 @@ const file_wire_proto_rawDesc = "" +
 	"grant_want\x18\t \x01(\x04R\tgrantWant\x12\x1d\n" +
 	"\n" +
 	"grant_used\x18\n" +
-	" \x01(\x04R\tgrantUsed\"\xbb\x01\n" +
+	" \x01(\x04R\tgrantUsed\x12\x12\n" +
+	"\x04lock\x18\x1e \x01(\x06R\x04lock\"\xbb\x01\n" +
 	"\vObjectReply\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x16\n" +
 	"\x06blocks\x18\x02 \x01(\x04R\x06blocks\x12\x1b\n" +
@@ -6617,7 +6711,7 @@ const file_wire_proto_rawDesc = "" +
 	"mtime_nsec\x18\x04 \x01(\rR\tmtimeNsec\x12\x14\n" +
 	"\x05grant\x18\x05 \x01(\x04R\x05grant\x12\x16\n" +
 	"\x06offset\x18\x06 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06exists\x18\a \x01(\bR\x06exists\"\xb9\x01\n" +
+	"\x06exists\x18\a \x01(\bR\x06exists\"\xcd\x01\n" +
 	"\fPunchRequest\x12+\n" +
 	"\x06object\x18\x01 \x01(\v2\x13.strake.wire.ObjectR\x06object\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x04R\x05start\x12\x10\n" +
@@ -6625,7 +6719,8 @@ const file_wire_proto_rawDesc = "" +
 	"\tmtime_sec\x18\x04 \x01(\x12R\bmtimeSec\x12\x1d\n" +
 	"\n" +
 	"mtime_nsec\x18\x05 \x01(\rR\tmtimeNsec\x12\x18\n" +
-	"\acancels\x18( \x03(\x06R\acancels\"\xd9\x01\n" +
+	"\acancels\x18( \x03(\x06R\acancels\x12\x12\n" +
+	"\x04lock\x18\x1e \x01(\x06R\x04lock\"\xed\x01\n" +
 	"\x10FallocateRequest\x12+\n" +
 	"\x06object\x18\x01 \x01(\v2\x13.strake.wire.ObjectR\x06object\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x16\n" +
@@ -6634,11 +6729,13 @@ const file_wire_proto_rawDesc = "" +
 	"\tmtime_sec\x18\x05 \x01(\x12R\bmtimeSec\x12\x1d\n" +
 	"\n" +
 	"mtime_nsec\x18\x06 \x01(\rR\tmtimeNsec\x12\x18\n" +
-	"\acancels\x18( \x03(\x06R\acancels\"f\n" +
+	"\acancels\x18( \x03(\x06R\acancels\x12\x12\n" +
+	"\x04lock\x18\x1e \x01(\x06R\x04lock\"z\n" +
 	"\vSeekRequest\x12+\n" +
 	"\x06object\x18\x01 \x01(\v2\x13.strake.wire.ObjectR\x06object\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x12\n" +
-	"\x04hole\x18\x03 \x01(\bR\x04hole\"=\n" +
+	"\x04hole\x18\x03 \x01(\bR\x04hole\x12\x12\n" +
+	"\x04lock\x18\x1e \x01(\x06R\x04lock\"=\n" +
 	"\x0eGlimpseRequest\x12+\n" +
 	"\x06object\x18\x01 \x01(\v2\x13.strake.wire.ObjectR\x06object\"R\n" +
 	"\x11ObjectSyncRequest\x12+\n" +

@@ -208,6 +208,18 @@ func (m *Attr) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.NoXattr {
+		i--
+		if m.NoXattr {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xb8
+	}
 	if m.HasAcl {
 		i--
 		if m.HasAcl {
@@ -486,6 +498,28 @@ func (m *ConnectReply) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Recovering {
+		i--
+		if m.Recovering {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x80
+	}
+	if m.EvictAfterMsec != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.EvictAfterMsec))
+		i--
+		dAtA[i] = 0x78
+	}
+	if m.LockTimeoutMsec != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LockTimeoutMsec))
+		i--
+		dAtA[i] = 0x70
 	}
 	if len(m.Fsname) > 0 {
 		i -= len(m.Fsname)
@@ -4501,6 +4535,14 @@ func (m *ReadRequest) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Lock != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.Lock))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xf1
+	}
 	if m.Length != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Length))
 		i--
@@ -4591,6 +4633,14 @@ func (m *WriteRequest) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Lock != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.Lock))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xf1
 	}
 	if m.GrantUsed != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.GrantUsed))
@@ -4764,6 +4814,14 @@ func (m *PunchRequest) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0xc2
 	}
+	if m.Lock != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.Lock))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xf1
+	}
 	if m.MtimeNsec != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.MtimeNsec))
 		i--
@@ -4838,6 +4896,14 @@ func (m *FallocateRequest) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0xc2
 	}
+	if m.Lock != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.Lock))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xf1
+	}
 	if m.MtimeNsec != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.MtimeNsec))
 		i--
@@ -4905,6 +4971,14 @@ func (m *SeekRequest) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Lock != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.Lock))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xf1
 	}
 	if m.Hole {
 		i--
@@ -7107,6 +7181,9 @@ func (m *Attr) SizeVT() (n int) {
 	if m.HasAcl {
 		n += 3
 	}
+	if m.NoXattr {
+		n += 3
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -7206,6 +7283,15 @@ func (m *ConnectReply) SizeVT() (n int) {
 	l = len(m.Fsname)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.LockTimeoutMsec != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.LockTimeoutMsec))
+	}
+	if m.EvictAfterMsec != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.EvictAfterMsec))
+	}
+	if m.Recovering {
+		n += 3
 	}
 	n += len(m.unknownFields)
 	return n
@@ -8797,6 +8883,9 @@ func (m *ReadRequest) SizeVT() (n int) {
 	if m.Length != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Length))
 	}
+	if m.Lock != 0 {
+		n += 10
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -8850,6 +8939,9 @@ func (m *WriteRequest) SizeVT() (n int) {
 	}
 	if m.GrantUsed != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.GrantUsed))
+	}
+	if m.Lock != 0 {
+		n += 10
 	}
 	n += len(m.unknownFields)
 	return n
@@ -8908,6 +9000,9 @@ func (m *PunchRequest) SizeVT() (n int) {
 	if m.MtimeNsec != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.MtimeNsec))
 	}
+	if m.Lock != 0 {
+		n += 10
+	}
 	if len(m.Cancels) > 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(len(m.Cancels)*8)) + len(m.Cancels)*8
 	}
@@ -8940,6 +9035,9 @@ func (m *FallocateRequest) SizeVT() (n int) {
 	if m.MtimeNsec != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.MtimeNsec))
 	}
+	if m.Lock != 0 {
+		n += 10
+	}
 	if len(m.Cancels) > 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(len(m.Cancels)*8)) + len(m.Cancels)*8
 	}
@@ -8962,6 +9060,9 @@ func (m *SeekRequest) SizeVT() (n int) {
 	}
 	if m.Hole {
 		n += 2
+	}
+	if m.Lock != 0 {
+		n += 10
 	}
 	n += len(m.unknownFields)
 	return n
@@ -9925,6 +10026,26 @@ func (m *Attr) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.HasAcl = bool(v != 0)
+		case 23:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field NoXattr", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.NoXattr = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -10572,6 +10693,64 @@ func (m *ConnectReply) UnmarshalVT(dAtA []byte) error {
 				m.Fsname = []byte{}
 			}
 			iNdEx = postIndex
+		case 14:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LockTimeoutMsec", wireType)
+			}
+			m.LockTimeoutMsec = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.LockTimeoutMsec |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 15:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field EvictAfterMsec", wireType)
+			}
+			m.EvictAfterMsec = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.EvictAfterMsec |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 16:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Recovering", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Recovering = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -20781,6 +20960,16 @@ func (m *ReadRequest) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 30:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Lock", wireType)
+			}
+			m.Lock = 0
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Lock = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -21111,6 +21300,16 @@ func (m *WriteRequest) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 30:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Lock", wireType)
+			}
+			m.Lock = 0
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Lock = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -21463,6 +21662,16 @@ func (m *PunchRequest) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 30:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Lock", wireType)
+			}
+			m.Lock = 0
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Lock = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
 		case 40:
 			if wireType == 1 {
 				var v uint64
@@ -21699,6 +21908,16 @@ func (m *FallocateRequest) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 30:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Lock", wireType)
+			}
+			m.Lock = 0
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Lock = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
 		case 40:
 			if wireType == 1 {
 				var v uint64
@@ -21877,6 +22096,16 @@ func (m *SeekRequest) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Hole = bool(v != 0)
+		case 30:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Lock", wireType)
+			}
+			m.Lock = 0
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Lock = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
