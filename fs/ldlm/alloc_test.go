@@ -25,6 +25,8 @@ func cycles() []cycle {
 		{"enqueue-grant-cancel/ibits", enqueueCancel(&ldlm.Request{Res: inode, Mode: ldlm.PR, Client: 1,
 			Bits: ldlm.Lookup, TryBits: ldlm.Layout | ldlm.Perm})},
 		{"enqueue-grant-cancel/local", enqueueCancel(&ldlm.Request{Res: inode, Mode: ldlm.EX, Bits: ldlm.Update})},
+		{"enqueue-grant-cancel/own", ownBeside(inode)},
+		{"enqueue-grant-cancel/own-extent", ownBeside(object)},
 		{"enqueue-block-cancel-grant", handOver(object)},
 		{"match", matchUnpin(object)},
 		{"glimpse", glimpse(object)},
@@ -42,6 +44,25 @@ func enqueueCancel(r *ldlm.Request) func() {
 		now++
 		handles[0] = ns.Enqueue(now, r, &fx).Handle
 		if ns.Cancel(now, r.Client, handles, &fx) != 1 {
+			panic("not granted")
+		}
+	}
+}
+
+// ownBeside takes an operation's lock beside one that its client holds.
+func ownBeside(res ldlm.ResID) func() {
+	ns := ldlm.New(ldlm.Config{})
+	var fx ldlm.Effects
+	handles := make([]ldlm.Handle, 1)
+	req := ldlm.Request{Res: res, Mode: ldlm.EX, Bits: ldlm.Update, Extent: extent.Extent{End: extent.EOF}, Cause: 1, Flags: ldlm.Own}
+	held := req
+	held.Mode, held.Client, held.Cause, held.Flags = ldlm.PR, 1, 0, 0
+	ns.Enqueue(0, &held, &fx)
+	return func() {
+		fx.Reset()
+		r := ns.Enqueue(0, &req, &fx)
+		handles[0] = r.Handle
+		if r.Outcome != ldlm.Granted || ns.Cancel(0, ldlm.Local, handles, &fx) != 1 {
 			panic("not granted")
 		}
 	}

@@ -198,7 +198,7 @@ func (s *step) reprocessHead(res *resource, passed []*lock) ([]*lock, bool) {
 
 // wall reports whether a waiting lock keeps out all that wait behind it, and is kept out by all that keeps them out.
 func (r *resource) wall(l *lock) bool {
-	if l.ext != whole() || l.mode == GROUP {
+	if l.ext != whole() || l.mode == GROUP || r.own > 0 {
 		return false
 	}
 	for m := range r.trees.waiting {

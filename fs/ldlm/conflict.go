@@ -6,7 +6,7 @@ import "time"
 // is the client that caused the request and its pid the initiating MDT.
 func (a *lock) stands(h *lock) bool {
 	switch {
-	case h.handle == a.handle, Compatible(h.mode, a.mode):
+	case h.handle == a.handle, Compatible(h.mode, a.mode), a.own(h):
 		return false
 	case h.mode == GROUP && a.mode == GROUP:
 		return h.owner != a.owner
@@ -18,6 +18,15 @@ func (a *lock) stands(h *lock) bool {
 	return true
 }
 
+// own reports whether one of two locks is a client's and the other one of an operation of that client (Own).
+func (a *lock) own(b *lock) bool {
+	return b.flags&Own != 0 && a.client != Local && b.owner == uint64(a.client) ||
+		a.flags&Own != 0 && b.client != Local && a.owner == uint64(b.client)
+}
+
+// mayOwn reports whether own may hold between a and another lock of the resource: then an index by mode says too much.
+func (r *resource) mayOwn(a *lock) bool { return a.flags&Own != 0 || r.own > 0 && a.client != Local }
+
 // conflictsGranted reports whether a granted lock keeps the asker out.
 func (s *step) conflictsGranted(res *resource, a *lock) bool {
 	for set := a.mode.conflicts(); set != 0; {
@@ -28,10 +37,11 @@ func (s *step) conflictsGranted(res *resource, a *lock) bool {
 			continue
 		}
 		if res.id.Type == TypeExtent {
-			if m == GROUP && !a.stands(q.head) { // all of one group
+			if m == GROUP && !a.stands(q.head) && !res.mayOwn(a) { // all of one group
 				continue
 			}
-			if n := res.trees.granted[m.index()].anyOverlap(a.ext); n == nil || n.handle == a.handle && !otherOverlap(res, m, a) {
+			n := res.trees.granted[m.index()].anyOverlap(a.ext)
+			if n == nil || !a.stands(n) && (n.handle == a.handle || res.mayOwn(a)) && !anyStands(&res.trees.granted[m.index()], a) {
 				continue
 			}
 			return true
@@ -48,12 +58,11 @@ func (s *step) conflictsGranted(res *resource, a *lock) bool {
 	return false
 }
 
-// otherOverlap reports whether a lock other than the asker itself, which is granted in mode m and wants another one,
-// overlaps it.
-func otherOverlap(res *resource, m Mode, a *lock) bool {
+// anyStands reports whether a lock of a tree that overlaps the asker keeps it out.
+func anyStands(t *tree, a *lock) bool {
 	found := false
-	res.trees.granted[m.index()].overlapping(a.ext, func(h *lock) bool {
-		found = h.handle != a.handle
+	t.overlapping(a.ext, func(h *lock) bool {
+		found = a.stands(h)
 		return !found
 	})
 	return found
@@ -77,10 +86,21 @@ func (s *step) conflictsWaiting(res *resource, l *lock) bool {
 		var m Mode
 		m, set = set.lowest()
 		if res.id.Type == TypeExtent {
-			if t := &res.trees.waiting[m.index()]; t.root != nil && t.anyOverlap(l.ext) != nil {
+			t := &res.trees.waiting[m.index()]
+			if t.root != nil && t.anyOverlap(l.ext) != nil && (!res.mayOwn(l) || anyStands(t, l)) {
 				return true
 			}
-		} else if res.waitBits[m.index()]&l.bits != 0 {
+		} else if res.waitBits[m.index()]&l.bits != 0 && (!res.mayOwn(l) || anyAhead(res, l)) {
+			return true
+		}
+	}
+	return false
+}
+
+// anyAhead reports whether a lock that waits before l, or any when l does not wait, keeps it out.
+func anyAhead(res *resource, l *lock) bool {
+	for w := res.waiting.head; w != nil && w != l; w = w.links[linkQueue].next {
+		if w.bits&l.bits != 0 && l.stands(w) {
 			return true
 		}
 	}
@@ -90,7 +110,7 @@ func (s *step) conflictsWaiting(res *resource, l *lock) bool {
 // conflictsConverting reports whether a lock that waits for a stronger mode keeps l out: converters go first.
 func (s *step) conflictsConverting(res *resource, l *lock) bool {
 	for _, c := range res.converting {
-		if c.handle != l.handle && !Compatible(c.newMode, l.mode) && (res.id.Type == TypeExtent && c.ext.Overlaps(l.ext) ||
+		if c.handle != l.handle && !Compatible(c.newMode, l.mode) && !l.own(c) && (res.id.Type == TypeExtent && c.ext.Overlaps(l.ext) ||
 			res.id.Type != TypeExtent && c.newBits&l.bits != 0) {
 			return true
 		}

@@ -45,6 +45,7 @@ func (ns *Namespace) Convert(now time.Duration, c *Conversion, fx *Effects) Repl
 		s.become(l, mode, bits)
 		if mode&(COS|TXN) != 0 {
 			l.owner = c.Tag
+			l.disown() // it says now whose change is not on disk yet, nothing of who asks
 		}
 		if l.has(markBlocked) {
 			s.sh.unlistLocked(l)
@@ -151,7 +152,7 @@ func (s *step) reprocessConverting(res *resource) {
 // keptConflict reports whether an older converter that still waits wants what conflicts with want.
 func keptConflict(res *resource, kept []*lock, want *lock) bool {
 	for _, c := range kept {
-		if !Compatible(c.newMode, want.mode) && (res.id.Type == TypeExtent && c.ext.Overlaps(want.ext) ||
+		if !Compatible(c.newMode, want.mode) && !want.own(c) && (res.id.Type == TypeExtent && c.ext.Overlaps(want.ext) ||
 			res.id.Type != TypeExtent && c.newBits&want.bits != 0) {
 			return true
 		}

@@ -23,7 +23,8 @@
 // # Invariants
 //
 // Invariant: two granted locks of a resource whose modes are not compatible share no bit and no byte, but for GROUP
-// locks of one group, COS locks of the client that asks and TXN locks of the MDT that asks.
+// locks of one group, COS locks of the client that asks, TXN locks of the MDT that asks, and an operation's lock beside those of
+// the client whose operation it is (Own).
 //
 // Invariant: nothing waits that conflicts with nothing granted, nothing converting and nothing waiting before it.
 //

@@ -81,6 +81,8 @@ func (r *Request) check() status.Kind {
 		return status.Invalid
 	case r.Mode == GROUP && r.GID == 0:
 		return status.Invalid
+	case r.Flags&Own != 0 && (r.Client != Local || r.Cause == Local || r.Mode == GROUP):
+		return status.Invalid
 	}
 	return status.OK
 }
@@ -121,6 +123,9 @@ func (ns *Namespace) Enqueue(now time.Duration, r *Request, fx *Effects) Reply {
 		return Reply{Outcome: Denied, Status: status.NoMemory}
 	}
 	l.fill(r)
+	if l.flags&Own != 0 {
+		res.own++
+	}
 	reply := s.decide(res, l, r)
 	reply.Contended = now < res.contention.until
 	if reply.Outcome != Granted && reply.Outcome != Waiting {
@@ -193,7 +198,8 @@ func (s *step) decide(res *resource, a *lock, r *Request) Reply {
 // grantable reports whether nothing granted, nor waiting before it, conflicts with a new request.
 func (s *step) grantable(res *resource, a *lock, f Flags) bool {
 	if a.mode == GROUP {
-		if g := res.granted[GROUP.index()].head; g != nil && g.owner == a.owner && g.bits&a.bits == a.bits {
+		if g := res.granted[GROUP.index()].head; g != nil && g.owner == a.owner && g.bits&a.bits == a.bits &&
+			(res.own == 0 || !s.conflictsGranted(res, a)) {
 			return true // a group's member joins whatever waits, or it would wait for itself
 		}
 	}

@@ -85,6 +85,15 @@ func (l *lock) shares(m *lock) bool {
 
 func (r *resource) verify(mirror bool) error {
 	granted, waiting := r.all()
+	own := 0
+	for _, l := range append(granted[:len(granted):len(granted)], waiting...) {
+		if l.flags&Own != 0 {
+			own++
+		}
+	}
+	if own != int(r.own) {
+		return fmt.Errorf("%d own locks, counted %d", own, r.own)
+	}
 	if len(granted) != int(r.nGranted) {
 		return fmt.Errorf("%d granted, counted %d", len(granted), r.nGranted)
 	}
@@ -103,7 +112,7 @@ func (r *resource) verify(mirror bool) error {
 		}
 		for _, b := range granted[i+1:] {
 			same := a.mode == GROUP && b.mode == GROUP && a.owner == b.owner
-			if !Compatible(a.mode, b.mode) && !same && a.shares(b) && a.mode&(COS|TXN) == 0 && b.mode&(COS|TXN) == 0 {
+			if !Compatible(a.mode, b.mode) && !same && !a.own(b) && a.shares(b) && a.mode&(COS|TXN) == 0 && b.mode&(COS|TXN) == 0 {
 				return fmt.Errorf("granted together: %+v and %+v", a.desc(), b.desc())
 			}
 		}
@@ -129,7 +138,7 @@ func (r *resource) verifyWaiting(w *lock, granted, ahead []*lock) error {
 				return fmt.Errorf("%+v was granted ahead of %+v", g.desc(), w.desc())
 			}
 		}
-		if g.has(markConverting) && !Compatible(g.newMode, w.mode) &&
+		if g.has(markConverting) && !Compatible(g.newMode, w.mode) && !w.own(g) &&
 			(r.id.Type == TypeExtent && g.ext.Overlaps(w.ext) || g.newBits&w.bits != 0) {
 			reason = true
 		}

@@ -39,6 +39,9 @@ const (
 	Replay
 	// DiscardData says that what the lock covers need not be written back: the object is being destroyed.
 	DiscardData
+	// Own is for the server's own requests, with a Cause: an operation of that client. Neither its locks nor those of the
+	// client keep the other out, granted or waiting, so a client's operations never cost it its own locks.
+	Own
 )
 
 // state is where a lock stands.
@@ -122,6 +125,14 @@ type Desc struct {
 	Extent extent.Extent
 	// GID is the group of a GROUP lock.
 	GID uint64
+}
+
+// disown makes a lock of an operation of a client one of nobody's.
+func (l *lock) disown() {
+	if l.flags&Own != 0 {
+		l.flags &^= Own
+		l.res.own--
+	}
 }
 
 func (l *lock) desc() Desc {

@@ -210,6 +210,7 @@ func (sh *shard) newLockLocked(res *resource, client ClientID) *lock {
 
 // freeLockLocked forgets a lock that is in no queue.
 func (sh *shard) freeLockLocked(l *lock) {
+	l.disown()
 	sh.unlistLocked(l)
 	sh.clients[l.client].remove(l, linkClient)
 	sh.locks.give(l)

@@ -78,6 +78,10 @@ func (w *world) request() *ldlm.Request {
 		}
 	}
 	r.Flags = []ldlm.Flags{0, 0, 0, 0, ldlm.NoWait, ldlm.NoExpansion, ldlm.Speculative, ldlm.Replay}[w.p.IntN(8)]
+	if r.Client == ldlm.Local && r.Mode != ldlm.GROUP && w.p.IntN(3) > 0 {
+		r.Flags |= ldlm.Own
+		r.Cause = ldlm.ClientID(1 + w.p.IntN(5))
+	}
 	return r
 }
 
@@ -286,6 +290,8 @@ func TestHostile(t *testing.T) {
 		{Res: object, Mode: ldlm.PW, Extent: extent.Extent{Start: 9, End: 9}}, {Res: object, Mode: ldlm.GROUP},
 		{Res: ldlm.FlockRes(fid.Root), Mode: ldlm.PR, Bits: 1}, {Res: ldlm.ResID{Type: 9}, Mode: ldlm.PR},
 		{Res: inode, Mode: ldlm.PR, Bits: 1, Flags: ldlm.Glimpse},
+		{Res: inode, Mode: ldlm.PR, Bits: 1, Flags: ldlm.Own, Client: 1, Cause: 1}, {Res: inode, Mode: ldlm.PR, Bits: 1, Flags: ldlm.Own},
+		{Res: object, Mode: ldlm.GROUP, GID: 1, Flags: ldlm.Own, Cause: 1},
 	} {
 		if reply := ns.Enqueue(0, &r, &fx); reply.Outcome != ldlm.Denied || reply.Status != status.Invalid {
 			t.Errorf("%+v: %+v", r, reply)

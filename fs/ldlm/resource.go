@@ -101,6 +101,7 @@ type resource struct {
 	contention contention
 	nGranted   int32
 	pins       int32 // users of the LVB
+	own        int32 // locks with Own, granted or waiting
 	counted    bool  // bits is in use
 	queued     bool  // in the list of resources that an eviction has to look at again
 }

@@ -143,7 +143,8 @@ func (a *args) res() ldlm.ResID {
 func (a *args) flags() ldlm.Flags {
 	var f ldlm.Flags
 	for name, bit := range map[string]ldlm.Flags{"noexpansion": ldlm.NoExpansion, "nowait": ldlm.NoWait,
-		"speculative": ldlm.Speculative, "glimpse": ldlm.Glimpse, "replay": ldlm.Replay, "discard": ldlm.DiscardData} {
+		"speculative": ldlm.Speculative, "glimpse": ldlm.Glimpse, "replay": ldlm.Replay, "discard": ldlm.DiscardData,
+		"own": ldlm.Own} {
 		for _, b := range a.bare {
 			if b == name {
 				f |= bit

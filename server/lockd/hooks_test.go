@@ -131,6 +131,39 @@ func TestGrantAndEarlyCancel(t *testing.T) {
 	}
 }
 
+// An operation of a client leaves the client's own locks alone, calls those of others back, and a lock for the client goes
+// with its answer.
+func TestOwnOperation(t *testing.T) {
+	c := newCluster(t, lockd.Options{})
+	a, b := c.client("a"), c.client("b")
+	for _, k := range []*client{a, b} {
+		if _, _, err := k.lock(bits(1, ldlm.PR, ldlm.Lookup|ldlm.Update)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := env.New()
+	x := c.sessionsOf("a")[0].lock
+	op := lockd.LocalLock{Res: inode(1), Mode: ldlm.EX, Bits: ldlm.Update, Cause: x.ID(), Own: true}
+	if err := c.locks.TryLock(e, &op); status.Of(err) != status.Again {
+		t.Fatalf("while b holds: %v", err)
+	}
+	if err := c.locks.Lock(t.Context(), e, &op); err != nil {
+		t.Fatal(err)
+	}
+	if n, m := a.count(wire.OpBlockingAST), b.count(wire.OpBlockingAST); n != 0 || m != 1 {
+		t.Errorf("blocking ASTs: %d to the client itself, %d to the other one", n, m)
+	}
+	var g wirepb.LockGrant
+	want := &wirepb.LockWant{Mode: uint32(ldlm.PR), TryBits: uint32(ldlm.Update | ldlm.Perm)}
+	if !c.locks.Grant(e, x, inode(1), want, &g) || g.Bits != uint32(ldlm.Update|ldlm.Perm) {
+		t.Errorf("granted with the answer: %v", &g)
+	}
+	if !c.locks.Grant(e, c.sessionsOf("b")[0].lock, inode(1), want, &g) || g.Bits != uint32(ldlm.Perm) {
+		t.Errorf("granted to the other one: %v", &g)
+	}
+	c.locks.Unlock(e, &op)
+}
+
 // A client goes while everything of it is under way: waits, ASTs to it, glimpses.
 func TestGoneWithAllUnderWay(t *testing.T) {
 	c := newCluster(t, lockd.Options{HeldMax: 1})

@@ -19,6 +19,9 @@ type LocalLock struct {
 	Extent extent.Extent
 	// Cause is the client on whose behalf it is asked for, 0 for nobody: a COS lock held for it is no obstacle.
 	Cause ldlm.ClientID
+	// Own says that it is an operation of Cause: what that client holds is no obstacle to it, nor it to what the client is
+	// granted meanwhile, by Grant above all. Without a Cause it says nothing.
+	Own bool
 	// Initiator numbers the MDT where the operation began, plus 1.
 	Initiator uint32
 	// OnBlocking, if not nil, is told when somebody wants the lock, once, maybe before Lock has returned and, where it
@@ -55,6 +58,9 @@ func (s *Server) askLocal(k *work, l *LocalLock, f ldlm.Flags) ldlm.Reply {
 	}
 	if l.w == nil {
 		l.w = &localWait{over: make(chan status.Kind, 1), onBlocking: l.OnBlocking}
+	}
+	if l.Own && l.Cause != ldlm.Local {
+		f |= ldlm.Own
 	}
 	k.req = ldlm.Request{Res: l.Res, Mode: l.Mode, Client: ldlm.Local, Extent: l.Extent, Bits: l.Bits, Cause: l.Cause,
 		Initiator: l.Initiator, Flags: f, Data: l.w, Cancels: k.req.Cancels[:0]}
