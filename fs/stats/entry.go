@@ -72,6 +72,7 @@ type Entry struct {
 	value     func() int64
 	text      func() string
 	set       func(string) error
+	table     *table // of a hash_stats that Table registered
 }
 
 // Value returns the figure of a counter, a gauge or a func, and false for other kinds. A
