@@ -52,6 +52,7 @@ func (s *step) remove(l *lock) {
 		s.sh.count.Cancelled++
 	case stateWaiting:
 		res.waiting.remove(l, linkQueue)
+		s.sh.waiting--
 		if res.id.Type == TypeExtent {
 			res.trees.waiting[l.mode.index()].remove(l)
 		}
@@ -230,6 +231,7 @@ func (s *step) reprocessAll(res *resource, passed []*lock) []*lock {
 // pass grants a waiting lock as it was asked for.
 func (s *step) pass(res *resource, l *lock, passed []*lock) []*lock {
 	res.waiting.remove(l, linkQueue)
+	s.sh.waiting--
 	l.marks |= markUntold
 	s.grant(l)
 	s.fresh = true

@@ -191,6 +191,7 @@ func (s *step) decide(res *resource, a *lock, r *Request) Reply {
 	s.contended(res, a)
 	s.callBack(res, a)
 	res.wait(a)
+	s.sh.waiting++
 	s.sh.count.Waited++
 	return Reply{Outcome: Waiting, Handle: a.handle}
 }

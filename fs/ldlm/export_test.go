@@ -28,7 +28,7 @@ func (ns *Namespace) Verify() error {
 }
 
 func (sh *shard) verify() error {
-	n, locks := 0, 0
+	n, locks, waiting := 0, 0, 0
 	for _, r := range sh.table.buckets {
 		for ; r != nil; r = r.chain {
 			n++
@@ -39,6 +39,7 @@ func (sh *shard) verify() error {
 				return fmt.Errorf("%v: %w", r.id, err)
 			}
 			locks += int(r.nGranted + r.waiting.n)
+			waiting += int(r.waiting.n)
 		}
 	}
 	owned := 0
@@ -48,6 +49,8 @@ func (sh *shard) verify() error {
 	switch {
 	case n != sh.table.n:
 		return fmt.Errorf("%d resources, counted %d", n, sh.table.n)
+	case waiting != sh.waiting:
+		return fmt.Errorf("%d locks in waiting queues, counted %d", waiting, sh.waiting)
 	case locks != sh.locks.live || owned != locks:
 		return fmt.Errorf("%d locks in queues, %d live, %d owned", locks, sh.locks.live, owned)
 	}

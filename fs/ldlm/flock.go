@@ -134,6 +134,7 @@ func (s *step) flock(res *resource, r *FlockRequest) FlockReply {
 		}
 	}
 	res.wait(l)
+	s.sh.waiting++
 	s.sh.count.Waited++
 	return FlockReply{Outcome: Waiting, Handle: l.handle}
 }
@@ -208,6 +209,7 @@ func (s *step) endFlockWait(l *lock, k EffectKind) {
 	e := s.fx.add(k, l)
 	e.Desc.Bits = 0 // the class, not inode bits
 	l.res.waiting.remove(l, linkQueue)
+	s.sh.waiting--
 	if l.has(markPosix) {
 		s.ns.waits.clear(l.handle, l.flockOwner())
 	}

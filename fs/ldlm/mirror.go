@@ -29,6 +29,7 @@ func (ns *Namespace) Prepare(r *Request) Handle {
 	l.pins = 1
 	sh.count.Enqueued++
 	res.wait(l)
+	sh.waiting++
 	return l.handle
 }
 
@@ -67,6 +68,7 @@ func (ns *Namespace) Settle(h Handle, a *Answer) bool {
 	}
 	res := l.res
 	res.waiting.remove(l, linkQueue)
+	sh.waiting--
 	if res.id.Type == TypeExtent {
 		res.trees.waiting[l.mode.index()].remove(l)
 		l.ext = d.Extent

@@ -73,10 +73,11 @@ type shard struct {
 	// unused is the LRU: on a mirror granted locks without a user, on a server granted locks of clients, oldest first.
 	unused list
 	// called is the called-back locks of clients by deadline, earliest first (server).
-	called list
-	count  Counts
-	again  []*resource // scratch of Evict
-	passed []*lock     // scratch of reprocess
+	called  list
+	waiting int // locks that wait, in all queues
+	count   Counts
+	again   []*resource // scratch of Evict
+	passed  []*lock     // scratch of reprocess
 
 	_ [64]byte // keeps neighbours' mutexes off this cache line
 }
@@ -169,6 +170,18 @@ func (ns *Namespace) LockCount() int64 {
 		sh := &ns.shards[i]
 		sh.mu.Lock()
 		n += int64(sh.locks.live)
+		sh.mu.Unlock()
+	}
+	return n
+}
+
+// WaitingCount is the number of locks that wait to be granted; those that convert are not among them.
+func (ns *Namespace) WaitingCount() int64 {
+	var n int64
+	for i := range ns.shards {
+		sh := &ns.shards[i]
+		sh.mu.Lock()
+		n += int64(sh.waiting)
 		sh.mu.Unlock()
 	}
 	return n

@@ -16,14 +16,12 @@ func (ns *Namespace) Register(reg *stats.Registry, name string) {
 	at := "ldlm.namespaces." + stats.Element(name) + "."
 	ns.registerCounts(reg, at)
 	reg.Func(at+"lock_count", "Locks known, waiting ones included.", ns.LockCount)
+	reg.Func(at+"lock_waiting_count", "Locks that wait to be granted.", ns.WaitingCount)
 	reg.Func(at+"resource_count", "Resources known.", ns.ResourceCount)
 	if ns.mirror {
 		reg.Func(at+"lock_unused_count", "Granted locks without a user.", ns.UnusedCount)
 	}
-	reg.Text(at+"hash_stats", "The resource table.", func() string {
-		t := ns.Stats().Table
-		return t.String()
-	})
+	reg.Table(strings.TrimSuffix(at, "."), "The resource table.", ns.tableStats)
 	reg.Param(at+"contended_locks", "Conflicts in a window that make a resource contended.", func() string {
 		return strconv.FormatInt(ns.Limits().ContendedLocks, 10)
 	}, func(text string) error {
@@ -116,11 +114,16 @@ func (ns *Namespace) ResourceCount() int64 {
 	return int64(n)
 }
 
-// String prints the table's figures as one line of names and numbers, the names those of hash_stats.
-func (s *TableStats) String() string {
-	return fmt.Sprintf("cur %d theta %.3f t-min %.3f t-max %.3f rehash %d grows %d shrinks %d count %d empty %d maxdep %d "+
-		"hits %d misses %d bytes %d distribution %d/%d/%d/%d/%d/%d/%d/%d", s.Buckets, s.Theta, shrinkTheta, growTheta,
-		s.Grows+s.Shrinks, s.Grows, s.Shrinks, s.Entries, s.Empty, s.MaxDepth, s.Hits, s.Misses, s.Bytes,
-		s.Distribution[0], s.Distribution[1], s.Distribution[2], s.Distribution[3], s.Distribution[4], s.Distribution[5],
-		s.Distribution[6], s.Distribution[7])
+// tableStats gives the registry the figures of the resource tables of all shards.
+func (ns *Namespace) tableStats(to *stats.TableStats) {
+	s := ns.Stats()
+	t := &s.Table
+	to.Name, to.ShrinkTheta, to.GrowTheta = "LDLM_RESOURCES", shrinkTheta, growTheta
+	to.Buckets, to.Entries, to.Empty = int64(t.Buckets), int64(t.Entries), int64(t.Empty)
+	to.Longest, to.Grows, to.Shrinks = int64(t.MaxDepth), int64(t.Grows), int64(t.Shrinks)
+	to.Hits, to.Misses, to.Bytes = int64(t.Hits), int64(t.Misses), t.Bytes
+	for i, n := range t.Distribution {
+		to.Chains[i] = int64(n)
+	}
+	to.Rule = "grows with the resources that have locks"
 }

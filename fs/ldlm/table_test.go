@@ -2,6 +2,7 @@ package ldlm_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,9 +89,10 @@ func TestRegister(t *testing.T) {
 			t.Errorf("%s is %q, want %q", name, got[name], want)
 		}
 	}
-	if !strings.Contains(got["hash_stats"], "count 10 ") {
+	if f := strings.Fields(got["hash_stats"]); !slices.Contains(f, "LDLM_RESOURCES") || !slices.Contains(f, "10") {
 		t.Error(got["hash_stats"])
 	}
+	checkTable(t, reg, ns)
 }
 
 // TestHandlesDifferBetweenStarts holds that a handle of one start finds nothing in the next.
@@ -104,5 +106,30 @@ func TestHandlesDifferBetweenStarts(t *testing.T) {
 	}
 	if s := ns.Stats(); s.Counts.BadHandle == 0 {
 		t.Fatal("not counted")
+	}
+}
+
+// checkTable compares what the registry shows of a table with the namespace's own figures.
+func checkTable(t *testing.T, reg *stats.Registry, ns *ldlm.Namespace) {
+	t.Helper()
+	want, found := ns.Stats().Table, 0
+	if err := reg.Walk("ldlm.namespaces.**", func(e stats.Entry) error {
+		s, ok := e.Table()
+		if !ok {
+			return nil
+		}
+		found++
+		for i, n := range want.Distribution {
+			if s.Chains[i] != int64(n) {
+				t.Errorf("%d chains of class %s, want %d", s.Chains[i], stats.ChainClassName(i), n)
+			}
+		}
+		if s.Entries != int64(want.Entries) || s.Buckets != int64(want.Buckets) || s.Longest != int64(want.MaxDepth) ||
+			s.Empty != int64(want.Empty) || s.Hits != int64(want.Hits) || s.Misses != int64(want.Misses) || s.Bytes != want.Bytes {
+			t.Errorf("%+v, want %+v", s, want)
+		}
+		return nil
+	}); err != nil || found != 1 {
+		t.Errorf("%d tables, %v", found, err)
 	}
 }
