@@ -15,7 +15,7 @@ import (
 func (ns *Namespace) Register(reg *stats.Registry, name string) {
 	at := "ldlm.namespaces." + stats.Element(name) + "."
 	ns.registerCounts(reg, at)
-	reg.Func(at+"lock_count", "Locks known, waiting ones included.", ns.LockCount)
+	reg.Func(at+"lock_count", "Locks known, waiting ones included.", ns.LockCount, stats.Metric("lustre_lock_count_total"))
 	reg.Func(at+"lock_waiting_count", "Locks that wait to be granted.", ns.WaitingCount)
 	reg.Func(at+"resource_count", "Resources known.", ns.ResourceCount)
 	if ns.mirror {
@@ -83,10 +83,17 @@ func (ns *Namespace) registerCounts(reg *stats.Registry, at string) {
 		{"lock_lru_hits", "Matches that found a lock.", func(c *Counts) uint64 { return c.Matched }},
 		{"lock_lru_misses", "Matches that found none.", func(c *Counts) uint64 { return c.Missed }},
 	} {
+		var labels []stats.Label
+		switch c.name { // the names that boards for Lustre know
+		case "lock_timeouts":
+			labels = append(labels, stats.Metric("lustre_lock_timeout_total"))
+		case "contention_events":
+			labels = append(labels, stats.Metric("lustre_lock_contended_total"))
+		}
 		reg.Func(at+c.name, c.help, func() int64 {
 			n := ns.Counts()
 			return int64(c.get(&n))
-		})
+		}, labels...)
 	}
 }
 

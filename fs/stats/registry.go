@@ -112,6 +112,9 @@ func metricOf(e *Entry, given []Label) (string, []Label) {
 		labels = append(labels, Label{l.Name, strings.ToValidUTF8(l.Value, "_")})
 	}
 	elements := strings.Split(e.Path, ".")
+	if len(elements) >= 4 && elements[1] == "namespaces" { // ldlm.namespaces.<ns>.lock_count: the only names two deep
+		elements = slices.Delete(elements, 1, 2)
+	}
 	if len(labels) == 0 && len(elements) >= 3 {
 		labels = append(labels, Label{"target", elements[1]})
 	}

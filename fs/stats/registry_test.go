@@ -81,16 +81,18 @@ func TestRegistryMetricNames(t *testing.T) {
 	r.Counter("obdfilter.strake-OST0000.read_bytes", "")
 	r.Counter("obdfilter.strake-OST0000.write_bytes", "", stats.Metric("lustre_write_bytes_total"))
 	r.Histogram("ldlm.services.enqueue.wait", "")
+	r.Gauge("ldlm.namespaces.strake-MDT0000.pool.granted", "")
 	r.Gauge("process.goroutines", "")
 	r.Gauge("a.b.c", "", stats.Label{"z", "1"}, stats.Label{"b", "\xff"})
 	r.Text("mdt.strake-MDT0000.recovery_status", "", func() string { return "status: COMPLETE" })
 	want := map[string]string{
-		"obdfilter.strake-OST0000.read_bytes":  "strake_obdfilter_read_bytes_total[{target strake-OST0000}]",
-		"obdfilter.strake-OST0000.write_bytes": "lustre_write_bytes_total[{target strake-OST0000}]",
-		"ldlm.services.enqueue.wait":           "strake_ldlm_enqueue_wait_seconds[{target services}]",
-		"process.goroutines":                   "strake_process_goroutines[]",
-		"a.b.c":                                "strake_a_c[{b _} {z 1}]",
-		"mdt.strake-MDT0000.recovery_status":   "[]",
+		"obdfilter.strake-OST0000.read_bytes":         "strake_obdfilter_read_bytes_total[{target strake-OST0000}]",
+		"obdfilter.strake-OST0000.write_bytes":        "lustre_write_bytes_total[{target strake-OST0000}]",
+		"ldlm.services.enqueue.wait":                  "strake_ldlm_enqueue_wait_seconds[{target services}]",
+		"ldlm.namespaces.strake-MDT0000.pool.granted": "strake_ldlm_pool_granted[{target strake-MDT0000}]",
+		"process.goroutines":                          "strake_process_goroutines[]",
+		"a.b.c":                                       "strake_a_c[{b _} {z 1}]",
+		"mdt.strake-MDT0000.recovery_status":          "[]",
 	}
 	for path, metric := range want {
 		e := entry(t, r, path)
