@@ -12,7 +12,11 @@
 //     that tell apart the paths that share it. The figure is one, the names are two.
 //   - counter: a figure that only grows while the process lives. Gauge: one that goes both
 //     ways. Func: one measured when it is read. Histogram: a distribution of durations.
-//     Text: several lines, such as recovery_status. Param: text that can be set.
+//     Text: several lines, such as recovery_status. Param: text that can be set. Rows: several
+//     lines whose numbers are exported too, such as a stats file of Lustre.
+//   - permanent value: what the MGS keeps for a parameter, set by `lctl set_param -P`; see
+//     [Registry.SetPermanent].
+//   - node: an entry or a folder of entries, as lctl's patterns find them; see [Registry.List].
 //
 // Metric names and labels. The metric's name is the label "__name__", as in Prometheus'
 // data model; [Metric] makes it. Left out, it follows from the path: the first element and
@@ -30,7 +34,7 @@
 // Invariant: no two paths export the same metric with the same labels, and all paths of one
 // metric have the same kind, a func counting as a gauge.
 //
-// Counters, gauges and histograms do not allocate and take no lock when they are updated.
+// Counters, gauges, histograms and tallies of rows do not allocate and take no lock when they are updated.
 // The registry's lock is held for registration and for the copying of entries only, never
 // while a Func, a Text, a Param or the visitor of Walk runs.
 package stats

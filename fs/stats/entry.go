@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// ErrReadOnly is returned by [Entry.Set] for what is not a Param with a setter.
+// ErrReadOnly is returned by [Entry.Set] for what has no setter.
 var ErrReadOnly = errors.New("parameter is read-only")
 
 // Kind says what a path holds.
 type Kind uint8
 
 // The kinds. KindFunc is a figure measured when it is read; whether it only grows is not
-// known to the registry.
+// known to the registry. KindRows is several lines whose numbers are exported one by one.
 const (
 	KindCounter Kind = iota + 1
 	KindGauge
@@ -20,6 +20,7 @@ const (
 	KindHistogram
 	KindText
 	KindParam
+	KindRows
 )
 
 // String returns the kind in one lower-case word.
@@ -37,6 +38,8 @@ func (k Kind) String() string {
 		return "text"
 	case KindParam:
 		return "param"
+	case KindRows:
+		return "rows"
 	}
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
@@ -72,6 +75,8 @@ type Entry struct {
 	value     func() int64
 	text      func() string
 	set       func(string) error
+	rows      *Rows
+	figures   func() []Figure
 	table     *table // of a hash_stats that Table registered
 }
 
@@ -102,6 +107,11 @@ func (e *Entry) Histogram() (HistogramSnapshot, bool) {
 func (e *Entry) Text() string {
 	switch e.Kind {
 	case KindText, KindParam:
+		return e.text()
+	case KindRows:
+		if e.rows != nil {
+			return e.rows.text()
+		}
 		return e.text()
 	case KindHistogram:
 		s := e.histogram.Snapshot()

@@ -15,6 +15,7 @@ const HistogramBuckets = 64
 // is empty and ready. Safe for concurrent use; Observe does not allocate or block.
 type Histogram struct {
 	sumNs      atomic.Int64
+	sumSqUs    atomic.Int64 // in square microseconds
 	minPlus1Ns atomic.Int64 // smallest observation + 1; 0 means none yet
 	maxNs      atomic.Int64
 	buckets    [HistogramBuckets]atomic.Uint64
@@ -34,6 +35,7 @@ func (h *Histogram) Observe(d time.Duration) {
 		}
 	}
 	h.sumNs.Add(ns)
+	h.sumSqUs.Add((ns / 1000) * (ns / 1000))
 	h.buckets[bucketOf(ns)].Add(1)
 }
 
@@ -55,6 +57,7 @@ func BucketEndNs(i int) uint64 { return 1 << i }
 type HistogramSnapshot struct {
 	Count   uint64
 	SumNs   int64
+	SumSqUs int64 // of whole microseconds, squared; wraps past 2^63
 	MinNs   int64 // 0 when Count is 0
 	MaxNs   int64
 	Buckets [HistogramBuckets]uint64
@@ -71,6 +74,7 @@ func (h *Histogram) Snapshot() HistogramSnapshot {
 		return s
 	}
 	s.SumNs = h.sumNs.Load()
+	s.SumSqUs = h.sumSqUs.Load()
 	s.MaxNs = h.maxNs.Load()
 	s.MinNs = max(h.minPlus1Ns.Load()-1, 0)
 	return s

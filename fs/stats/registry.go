@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 var (
@@ -21,6 +22,10 @@ type Registry struct {
 	entries  map[string]*Entry  // by path; guarded by mu
 	families map[string]*family // by metric name; guarded by mu
 	sorted   []*Entry           // by path; nil when it must be made again; guarded by mu
+
+	permanent permanent // its slices are never changed once they are here; guarded by mu
+
+	began time.Time
 }
 
 // family is what the paths of one metric have in common.
@@ -31,7 +36,7 @@ type family struct {
 
 // NewRegistry returns an empty registry.
 func NewRegistry() *Registry {
-	return &Registry{entries: map[string]*Entry{}, families: map[string]*family{}}
+	return &Registry{entries: map[string]*Entry{}, families: map[string]*family{}, began: time.Now()}
 }
 
 // Counter returns the counter at path, made at the first call. help is one sentence with
@@ -69,13 +74,22 @@ func (r *Registry) Text(path, help string, f func() string) {
 // Param registers a parameter that `lctl set_param` can change. get follows the rules of
 // Func's. set gets the text after '=', as it was typed, checks it and returns an error that
 // says which values are allowed; nil makes the parameter read-only. A second call replaces
-// both.
+// both. When there is a permanent value for path, set gets it before Param returns.
+// Precondition: what get and set touch is ready, and no lock that they take is held.
 func (r *Registry) Param(path, help string, get func() string, set func(string) error) {
 	r.register(&Entry{Path: path, Help: help, Kind: KindParam, text: get, set: set}, nil)
 }
 
-// register enters e, or returns what holds its path already.
+// register enters e, or returns what holds its path already. A parameter gets its permanent value.
 func (r *Registry) register(e *Entry, labels []Label) *Entry {
+	e = r.enter(e, labels)
+	if e.Kind == KindParam && e.set != nil {
+		r.settle(e, "", false)
+	}
+	return e
+}
+
+func (r *Registry) enter(e *Entry, labels []Label) *Entry {
 	if !validPath(e.Path) {
 		panic(fmt.Sprintf("stats: malformed path %q", e.Path))
 	}
@@ -218,6 +232,12 @@ func (r *Registry) Rename(prefix, to string) {
 	if prefix == "" || prefix == to {
 		return
 	}
+	var params []*Entry
+	defer func() {
+		for _, e := range params {
+			r.settle(e, "", false)
+		}
+	}()
 	was, is := prefix[strings.LastIndexByte(prefix, '.')+1:], to[strings.LastIndexByte(to, '.')+1:]
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,6 +262,9 @@ func (r *Registry) Rename(prefix, to string) {
 		delete(r.entries, path)
 		r.joinFamilyLocked(&moved)
 		r.entries[moved.Path] = &moved
+		if moved.Kind == KindParam && moved.set != nil {
+			params = append(params, &moved)
+		}
 	}
 	r.sorted = nil
 }

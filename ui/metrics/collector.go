@@ -28,7 +28,7 @@ type collector struct {
 }
 
 // NewCollector returns a collector of all counters, gauges, funcs and histograms in the
-// registry. Texts and parameters have no metric and are left out. A func is exported as a
+// registry, and of the figures of its rows. Texts and parameters have no metric and are left out. A func is exported as a
 // gauge. Histograms are exported in seconds.
 func NewCollector(r *stats.Registry) prometheus.Collector { return &collector{registry: r} }
 
@@ -39,7 +39,13 @@ func (c *collector) Describe(chan<- *prometheus.Desc) {}
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	// The visitor returns no error and the empty pattern is valid.
 	_ = c.registry.Walk("", func(e stats.Entry) error {
-		if e.Metric != "" {
+		switch {
+		case e.Metric == "":
+		case e.Kind == stats.KindRows:
+			for _, f := range e.Figures() {
+				ch <- figureOf(&e, &f)
+			}
+		default:
 			ch <- metricOf(&e)
 		}
 		return nil
@@ -64,6 +70,26 @@ func metricOf(e *stats.Entry) prometheus.Metric {
 		v, _ := e.Value()
 		m, err = prometheus.NewConstMetric(desc, kind, float64(v), values...)
 	}
+	if err != nil {
+		return prometheus.NewInvalidMetric(desc, err)
+	}
+	return m
+}
+
+// figureOf is one number of a text.
+func figureOf(e *stats.Entry, f *stats.Figure) prometheus.Metric {
+	var names, values []string
+	for _, labels := range [][]stats.Label{e.Labels, f.Labels} {
+		for _, l := range labels {
+			names, values = append(names, l.Name), append(values, l.Value)
+		}
+	}
+	desc := prometheus.NewDesc(e.Metric+"_"+f.Name, e.Help, names, nil)
+	kind := prometheus.GaugeValue
+	if f.Counter {
+		kind = prometheus.CounterValue
+	}
+	m, err := prometheus.NewConstMetric(desc, kind, f.Value, values...)
 	if err != nil {
 		return prometheus.NewInvalidMetric(desc, err)
 	}
