@@ -28,6 +28,8 @@ type Request struct {
 	// Leaving also takes a lock on its way back, until its Revoke is over: for calls that a Revoke may wait for, such as a READ
 	// of pages that the kernel is to drop. The Revoke runs again after such a call, so what it put anywhere goes too.
 	Leaving bool
+	// LeavingModes are the modes of a lock on its way back that also serve such a call; 0 means as Match.
+	LeavingModes ldlm.Mode
 	// Fresh does not look for a held lock.
 	Fresh bool
 	// Intent is the opcode of a request that changes nothing, with its body, done under the lock granted; it makes the
@@ -47,8 +49,11 @@ type Grant struct {
 	Data any
 	// Matched: the lock was held already; no request was sent and there is no LVB.
 	Matched bool
-	// Leaving: the lock is on its way back, and held until Unpin.
+	// Leaving: the lock is on its way back, for the reason in Why, and held until Unpin.
 	Leaving bool
+	Why     Why
+	// Own names the lock: Handle, or where Leaving the lock that Handle is a use of.
+	Own ldlm.Handle
 	// HasLVB: LVB is the resource's as the server knew it with the grant.
 	HasLVB bool
 	LVB    ldlm.LVB
@@ -91,7 +96,7 @@ func (c *Cache) Match(w *ldlm.Wanted) (Grant, bool) {
 	if !ok {
 		return Grant{}, false
 	}
-	return Grant{Handle: m.Handle, Desc: m.Desc, Data: m.Data, Matched: true}, true
+	return Grant{Handle: m.Handle, Own: m.Handle, Desc: m.Desc, Data: m.Data, Matched: true}, true
 }
 
 // Acquire returns a lock pinned, a held one if there is one, otherwise it asks for it and waits until it is granted. The
@@ -113,6 +118,9 @@ func (c *Cache) Acquire(ctx context.Context, r *Request) (Grant, error) {
 			return g, nil
 		}
 		if r.Leaving {
+			if r.LeavingModes != 0 {
+				w.Modes = r.LeavingModes
+			}
 			if g, _ := c.shelter(ctx, &w); g.Handle != 0 {
 				return g, nil
 			}
@@ -168,7 +176,7 @@ func (c *Cache) enqueue(ctx context.Context, r *Request) (Grant, error) {
 		return Grant{}, errClosed
 	}
 	w := c.newWaiter(r)
-	if c.set.elc.Load() && r.Flags&ldlm.Glimpse == 0 && r.Intent == 0 {
+	if c.set.elc.Load() && !c.o.NoEarly && r.Flags&ldlm.Glimpse == 0 && r.Intent == 0 {
 		c.Early(ctx, &w.early, &ldlm.Early{Res: r.Res, Mode: r.Mode, Bits: r.Bits, Extent: r.Extent})
 	}
 	c.life.RLock()
@@ -307,7 +315,7 @@ func (c *Cache) await(ctx context.Context, w *waiter) (Grant, error) {
 	for {
 		var changed <-chan struct{}
 		if w.leaving {
-			want := ldlm.Wanted{Res: w.ask.Res, Modes: Serving(w.ask.Mode), Bits: w.ask.Bits, Extent: w.ask.Extent, GID: w.ask.GID}
+			want := ldlm.Wanted{Res: w.ask.Res, Modes: w.shelters, Bits: w.ask.Bits, Extent: w.ask.Extent, GID: w.ask.GID}
 			var g Grant
 			if g, changed = c.shelter(ctx, &want); g.Handle != 0 {
 				return g, nil

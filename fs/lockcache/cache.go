@@ -117,6 +117,9 @@ type Options struct {
 	// Replay says that locks are handed back after a restart of the target (Held, Restored): a new instance alone does
 	// not lose them.
 	Replay bool
+	// NoEarly asks for locks without giving conflicting own ones back first: for an owner whose Revoke may wait for the
+	// very call that asks.
+	NoEarly bool
 	// Revokers bounds the goroutines that give called-back locks back. Revoke may wait for what another client gives
 	// back, whose own may wait for this one's: the bound must be above the locks that one client's calls hold pinned.
 	Revokers int
@@ -173,6 +176,7 @@ type Cache struct {
 	coarse atomic.Int64 // the time since start, as of the last tick or request
 	heard  atomic.Int64 // when the target last answered or called
 	silent atomic.Bool  // no lock is used
+	evict  atomic.Int64 // EvictTime, as the target says
 	usable atomic.Bool  // neither silent nor closed: what Match looks at
 
 	set     settings
@@ -216,6 +220,7 @@ func New(o Options) *Cache {
 	c.ns = ldlm.New(ldlm.Config{Mirror: true, Seed: o.Seed, Limits: ldlm.Limits{LockTimeout: o.LockTimeout}})
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.set.init(&o)
+	c.evict.Store(int64(o.EvictTime))
 	c.usable.Store(true)
 	c.waiters.init()
 	c.called.init()
@@ -272,11 +277,21 @@ func (c *Cache) do(ctx context.Context, r *rpc.Request) error {
 }
 
 // Connected is for the import's OnConnect. When the target does not know this client's locks any more they are dropped,
-// before any request flows: Owner.Lost, then Revoke with WhyEvicted in the background.
-func (c *Cache) Connected(r *wirepb.ConnectReply) {
+// before any request flows: Owner.Lost, then Revoke with WhyEvicted in the background. It takes over the target's times. It
+// returns whether the target was started again and its locks are to be handed back (Options.Replay): see Held.
+func (c *Cache) Connected(r *wirepb.ConnectReply) (handBack bool) {
+	if r.LockTimeoutMsec != 0 {
+		l := c.ns.Limits()
+		l.LockTimeout = time.Duration(r.LockTimeoutMsec) * time.Millisecond
+		c.ns.SetLimits(l)
+	}
+	if r.EvictAfterMsec != 0 {
+		c.evict.Store(int64(r.EvictAfterMsec) * int64(time.Millisecond))
+	}
 	c.life.Lock()
 	lost := c.connected && (!r.Recovered || r.Generation != c.generation || r.Instance != c.instance && !c.o.Replay)
 	if c.connected && !lost && r.Instance != c.instance {
+		handBack = true
 		c.waiters.fail(errAgain, true) // the new start does not know who waits
 	}
 	c.connected, c.generation, c.instance = true, r.Generation, r.Instance
@@ -285,6 +300,13 @@ func (c *Cache) Connected(r *wirepb.ConnectReply) {
 		c.Evicted()
 	}
 	c.answered()
+	return handBack
+}
+
+// Remote is the target's handle of a lock that is held or on its way back; false when it is gone or was not granted yet.
+func (c *Cache) Remote(own ldlm.Handle) (ldlm.Handle, bool) {
+	l, ok := c.ns.Lock(ldlm.Local, own)
+	return l.Remote, ok && l.Granted && l.Remote != 0
 }
 
 // Evicted drops every lock at once; see Owner.Lost. What waits for a lock fails with status.IO.
@@ -357,14 +379,14 @@ func bitsOf(res ldlm.ResID, b ldlm.Bits) ldlm.Bits {
 	return 0
 }
 
-// Held appends the locks that a replay hands back, as ldlm.Replay requests: granted ones that are not on their way back. What
-// still waits is asked for again by itself. The locks of one resource come in no certain order; they do not conflict.
+// Held appends the locks that a replay hands back, as ldlm.Replay requests: granted ones, those too whose Revoke still runs
+// and may write back under them, but none whose cancel is on its way. What still waits is asked for again by itself. The locks of one resource come in no certain order; they do not conflict.
 func (c *Cache) Held(to []ldlm.LockInfo) []ldlm.LockInfo {
 	first := len(to)
 	to = c.ns.Locks(ldlm.Local, to)
 	kept := to[:first]
 	for _, l := range to[first:] {
-		if !l.Granted || l.Pins == 0 && !l.Unused && !c.called.converting(l.Handle) {
+		if !l.Granted || l.Pins == 0 && !l.Unused && !c.called.converting(l.Handle) && !c.leaving.has(l.Res, l.Handle) {
 			continue
 		}
 		kept = append(kept, l)

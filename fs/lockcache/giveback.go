@@ -81,7 +81,11 @@ func (c *Cache) perform(j *job) {
 	}
 	switch j.act {
 	case actCancel:
-		c.cancels.push(j.own, j.remote)
+		remote := j.remote
+		if h, ok := c.Remote(j.own); ok { // handed back meanwhile, the lock has another one
+			remote = h
+		}
+		c.cancels.push(j.own, remote)
 	case actConvert:
 		c.convert(j)
 	}

@@ -29,8 +29,11 @@ type leave struct {
 	res    ldlm.ResID
 	desc   ldlm.Desc
 	bits   ldlm.Bits // leaving
-	next   *leave    // of the same resource, or of the free ones
-	rounds int       // Revokes begun
+	own    ldlm.Handle
+	data   any
+	why    Why
+	next   *leave // of the same resource, or of the free ones
+	rounds int    // Revokes begun
 	uses   int
 	served bool          // since the last Revoke began
 	idle   chan struct{} // closed with the last use; nil when nobody waits
@@ -67,7 +70,7 @@ func (k *leaving) add(j *job) *leave {
 	} else {
 		l = new(leave)
 	}
-	*l = leave{res: j.res, desc: j.desc, bits: j.bits, next: k.of[j.res]}
+	*l = leave{res: j.res, desc: j.desc, bits: j.bits, own: j.own, data: j.data, why: j.why, next: k.of[j.res]}
 	k.of[j.res] = l
 	if k.watched {
 		k.watched = false
@@ -125,7 +128,7 @@ func (k *leaving) removeLocked(l *leave) {
 		delete(k.of, l.res)
 	}
 	if l.uses == 0 && k.spare < leavesKept {
-		l.next, k.free = k.free, l
+		l.next, k.free, l.data = k.free, l, nil
 		k.spare++
 	}
 }
@@ -133,7 +136,7 @@ func (k *leaving) removeLocked(l *leave) {
 // sheltering is what became of a look for a leaving lock: a use of one, or what to wait for.
 type sheltering struct {
 	handle ldlm.Handle
-	desc   ldlm.Desc
+	of     *leave          // valid while the use lasts
 	over   <-chan struct{} // a lock is there whose Revoke may end without this call
 	next   <-chan struct{} // closed when another lock leaves
 }
@@ -157,10 +160,22 @@ func (k *leaving) try(w *ldlm.Wanted, late bool) sheltering {
 		k.seq++
 		h := leavingShard | ldlm.Handle(k.seq)&(1<<56-1)
 		k.uses[h] = l
-		return sheltering{handle: h, desc: l.desc}
+		return sheltering{handle: h, of: l}
 	}
 	k.watched = true
 	return sheltering{next: k.changed}
+}
+
+// has reports whether the Revoke of a lock is not over.
+func (k *leaving) has(res ldlm.ResID, own ldlm.Handle) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for l := k.of[res]; l != nil; l = l.next {
+		if l.own == own {
+			return true
+		}
+	}
+	return false
 }
 
 // end ends a use.
@@ -187,7 +202,8 @@ func (c *Cache) shelter(ctx context.Context, w *ldlm.Wanted) (Grant, <-chan stru
 		switch {
 		case s.handle != 0:
 			c.figs.sheltered.Inc()
-			return Grant{Handle: s.handle, Desc: s.desc, Matched: true, Leaving: true}, nil
+			l := s.of // stays while it is used; what is read of it does not change
+			return Grant{Handle: s.handle, Own: l.own, Desc: l.desc, Data: l.data, Matched: true, Leaving: true, Why: l.why}, nil
 		case s.next != nil:
 			return Grant{}, s.next
 		}

@@ -116,7 +116,7 @@ func (c *Cache) listen(now time.Duration) {
 	if c.o.Heard != nil {
 		heard = max(heard, c.o.Heard().Sub(c.start))
 	}
-	quiet, limit := now-heard, c.o.EvictTime/2
+	quiet, limit := now-heard, time.Duration(c.evict.Load())/2
 	switch {
 	case c.silent.Load():
 		if quiet < limit {

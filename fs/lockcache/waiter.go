@@ -39,10 +39,11 @@ type waiter struct {
 	err       error
 	lvb       []byte
 	contended bool
-	leaving   bool // Request.Leaving
-	flock     bool // of Flock: nothing of it is in the mirror
-	finished  bool // completed by an AST or a loss
-	parked    bool // its request was answered with waiting; guarded by the shard's mu
+	leaving   bool      // Request.Leaving
+	shelters  ldlm.Mode // modes of locks on their way back that serve
+	flock     bool      // of Flock: nothing of it is in the mirror
+	finished  bool      // completed by an AST or a loss
+	parked    bool      // its request was answered with waiting; guarded by the shard's mu
 }
 
 // The fates of a request that another goroutine sends.
@@ -64,6 +65,9 @@ func (c *Cache) newWaiter(r *Request) *waiter {
 		w.ask.Extent = extent.Extent{End: extent.EOF}
 	}
 	w.into, w.leaving = r.IntentReply[:0], r.Leaving
+	if w.shelters = r.LeavingModes; w.shelters == 0 {
+		w.shelters = Serving(r.Mode)
+	}
 	w.err, w.contended, w.flock, w.finished, w.parked = nil, false, false, false, false
 	w.lvb = w.lvb[:0]
 	return w
@@ -90,7 +94,7 @@ func (w *waiter) send(op wire.Op) {
 // grant is what the caller gets. What it holds is copied: w goes back to the pool.
 func (w *waiter) grant(h ldlm.Handle, d ldlm.Desc) Grant {
 	r := &w.reply
-	g := Grant{Handle: h, Desc: d, Contended: r.Contended || w.contended, IntentStatus: status.Kind(r.IntentStatus), N: w.rpc.N}
+	g := Grant{Handle: h, Own: h, Desc: d, Data: w.ask.Data, Contended: r.Contended || w.contended, IntentStatus: status.Kind(r.IntentStatus), N: w.rpc.N}
 	lvb := r.Lvb
 	if w.finished {
 		lvb = w.lvb

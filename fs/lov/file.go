@@ -29,6 +29,8 @@ type File struct {
 	// missing counts objects whose OST was not in the set yet.
 	missing atomic.Int32
 	size    atomic.Uint64
+	// exclusive says that size is the truth.
+	exclusive atomic.Bool
 
 	mu    sync.Mutex
 	owner Owner     // guarded by mu
@@ -172,6 +174,11 @@ func (f *File) SetKnown(size, blocks uint64) {
 		}
 	})
 }
+
+// SetExclusive tells whether the size kept here is the truth: nobody else can change it, because the caller holds the MDT's
+// lock that covers it and this client is the only writer, or there is none. Before it is set the size must have been told
+// by SetKnown, or found by Glimpse; it must be cleared before that lock goes back. A file begins with false.
+func (f *File) SetExclusive(on bool) { f.exclusive.Store(on) }
 
 // eachCut calls fn with each object's size in a file of size bytes without holes.
 func (f *File) eachCut(size uint64, fn func(i int, cut uint64)) {

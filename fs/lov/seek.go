@@ -75,7 +75,7 @@ func (f *File) uncovered(off uint64) uint64 {
 // Sizes is what a glimpse tells of a file: bytes, blocks of 512 bytes, time of the newest change of data.
 type Sizes struct {
 	Size, Blocks uint64
-	Mtime        attr.Time
+	Mtime, Ctime attr.Time
 }
 
 // Glimpse asks all OSTs of the file in parallel and adds what this client has not written back yet. Size grows to what

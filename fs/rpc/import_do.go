@@ -46,11 +46,15 @@ func (i *Import) Do(ctx context.Context, r *Request) error {
 	if bulkLen > wire.BulkMax || len(r.Into) > wire.BulkMax {
 		return status.Errorf(status.Invalid, "rpc: %v with bulk of %d bytes and room for %d", r.Op, bulkLen, len(r.Into))
 	}
-	index, err := i.slotsOf(r.Op).acquire(ctx, i.closing)
+	pool := i.slotsOf(r.Op)
+	if r.Reserve && !r.Op.Modifies() {
+		pool = i.priorRead
+	}
+	index, err := pool.acquire(ctx, i.closing)
 	if err != nil {
 		return err
 	}
-	f := i.prepare(index, r.Op)
+	f := i.prepare(index, r.Op, pool)
 	if err := encodeBody(&f.buf, r.Body); err != nil {
 		i.table.free(f)
 		return fmt.Errorf("rpc: %v: %w", r.Op, err)
@@ -69,10 +73,10 @@ func (i *Import) Do(ctx context.Context, r *Request) error {
 	return err
 }
 
-// prepare makes the flight of an index ready for an operation.
-func (i *Import) prepare(index uint32, op wire.Op) *flight {
+// prepare makes the flight of an index of a pool ready for an operation.
+func (i *Import) prepare(index uint32, op wire.Op, pool *slots) *flight {
 	f := &i.table.flights[index]
-	f.op, f.pool, f.slot = op, i.slotsOf(op), 0
+	f.op, f.pool, f.slot = op, pool, 0
 	if op.Modifies() {
 		f.slot = index + 1
 	}
@@ -183,7 +187,7 @@ func (x *exchange) move(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f := x.i.prepare(index, x.f.op)
+	f := x.i.prepare(index, x.f.op, x.f.pool)
 	f.buf, x.f.buf = x.f.buf, f.buf
 	x.i.table.free(x.f)
 	x.f = f

@@ -17,6 +17,9 @@ type Message interface {
 type Request struct {
 	// Op is what is asked.
 	Op wire.Op
+	// Reserve takes a slot of the reserve, as operations with wire.Op.Prior do: for an operation that changes nothing and
+	// that others in flight wait for, such as the enqueue that hands a lock back. It does not change the server's order.
+	Reserve bool
 	// Body is the request's body; nil is an empty one. It is encoded before Do waits.
 	Body Message
 	// Reply gets the reply's body when the status is 0; nil ignores it. It must be in its reset state.
