@@ -160,7 +160,7 @@ func (m *Mount) configure(ctx context.Context) (*wirepb.Config, error) {
 	if m.mgs, err = rpc.NewImport(m.importOptions("MGS", m.o.MGS)); err != nil {
 		return nil, err
 	}
-	m.mgc = mgc.New(mgc.Options{Import: m.mgs, FSName: m.o.FSName, SavePath: m.o.SavePath, Log: m.o.Log})
+	m.mgc = mgc.New(mgc.Options{Import: m.mgs, FSName: m.o.FSName, SavePath: m.o.SavePath, Log: m.o.Log, Stats: m.o.Stats})
 	limited, cancel := context.WithTimeout(ctx, m.o.Timeout)
 	defer cancel()
 	c, err := m.mgc.First(limited, func(c *wirepb.Config) bool { return target(c, mgc.KindMDT, 0) != nil })

@@ -128,6 +128,9 @@ func (n *Node) startMGS(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if n.o.Stats != nil {
+		n.mgs.Register(n.o.Stats)
+	}
 	n.serve(mgs.Name, n.mgs)
 	return nil
 }

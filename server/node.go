@@ -176,7 +176,7 @@ func (n *Node) configure(ctx context.Context) (*wirepb.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.mgc = mgc.New(mgc.Options{Import: n.mgsImp, FSName: n.o.Config.FSName, SavePath: n.savePath(), Log: n.log})
+	n.mgc = mgc.New(mgc.Options{Import: n.mgsImp, FSName: n.o.Config.FSName, SavePath: n.savePath(), Log: n.log, Stats: n.o.Stats})
 	limited, cancel := context.WithTimeout(ctx, n.o.Config.MGSTimeout)
 	defer cancel()
 	c, err := n.mgc.First(limited, func(*wirepb.Config) bool { return true })

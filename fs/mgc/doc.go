@@ -4,5 +4,8 @@
 // The last configuration is kept in a file (0600, replaced whole), so that a process can start from it while the MGS is
 // silent.
 //
-// Lock order: MGC.mu alone, never held across a request.
+// Every configuration's permanent parameters go to the process's tree (package stats) as they are read. What a process of
+// several MGCs hears twice is applied once.
+//
+// Lock order: MGC.applyMu, then MGC.mu; neither is held across a request, applyMu is while parameters are set.
 package mgc

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
@@ -30,6 +31,8 @@ type Options struct {
 	// SavePath is where the last configuration is kept; empty keeps none.
 	SavePath string
 	Log      *slog.Logger
+	// Stats is the process's tree, which gets the permanent parameters of every configuration; nil: they are ignored.
+	Stats *stats.Registry
 }
 
 // MGC is the MGS as seen from one process.
@@ -38,6 +41,10 @@ type MGC struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
+
+	// applyMu keeps configurations in order while their parameters are applied.
+	applyMu sync.Mutex
+	applied *wirepb.Config // the last one; guarded by applyMu
 
 	mu   sync.Mutex
 	last *wirepb.Config // guarded by mu; never changed once it is here
@@ -78,10 +85,32 @@ func (m *MGC) fetch(ctx context.Context, known uint64, wait time.Duration) (*wir
 	m.last = c
 	keep := m.keep && newer
 	m.mu.Unlock()
+	m.applyParams()
 	if keep {
 		m.saveOrWarn(c)
 	}
 	return c, nil
+}
+
+// applyParams makes the last configuration's permanent parameters the process's. What registers later gets its own then.
+func (m *MGC) applyParams() {
+	if m.o.Stats == nil {
+		return
+	}
+	m.applyMu.Lock()
+	defer m.applyMu.Unlock()
+	c := m.Last()
+	if m.applied != nil && m.applied.Version == c.Version {
+		return
+	}
+	m.applied = c
+	settings := make([]stats.Setting, len(c.Params))
+	for i, p := range c.Params {
+		settings[i] = stats.Setting{Pattern: string(p.Name), Value: string(p.Value)}
+	}
+	m.o.Stats.SetPermanent(settings, func(path string, err error) {
+		m.o.Log.Warn("permanent parameter refused", "name", path, "err", err)
+	})
 }
 
 // Keep writes the configuration to the file from now on, with the last one at once. Before it nothing is written: a data
@@ -129,6 +158,7 @@ func (m *MGC) First(ctx context.Context, ready func(*wirepb.Config) bool) (*wire
 	}
 	if c, saveErr := m.Saved(); saveErr == nil && ready(c) {
 		m.o.Log.Warn("the MGS does not answer, starting from the configuration kept", "err", err)
+		m.applyParams()
 		return c, nil
 	}
 	if ctx.Err() != nil {

@@ -57,6 +57,11 @@ func (r *Registry) List(pattern string, recursive bool) ([]Node, error) {
 	return nodes, nil
 }
 
+// Shows reports whether Text has something to print, without making it.
+func (n *Node) Shows() bool {
+	return n.e != nil || strings.HasSuffix(n.Path, "stats") && n.r.hasFigures(n.Path)
+}
+
 // Text returns what `lctl get_param` prints for the node, and false for a folder, which has nothing to print. A folder of
 // figures whose name ends in "stats" is a stats file in Lustre's form: a row for each histogram and counter that has
 // counted something, times in microseconds, and a line for each other figure.
@@ -64,7 +69,7 @@ func (n *Node) Text() (string, bool) {
 	switch {
 	case n.e != nil:
 		return n.e.Text(), true
-	case !strings.HasSuffix(n.Path, "stats"):
+	case !n.Shows():
 		return "", false
 	}
 	var rows []Row
@@ -87,9 +92,6 @@ func (n *Node) Text() (string, bool) {
 		}
 		return nil
 	})
-	if len(rows)+len(lines) == 0 && !n.r.hasFigures(n.Path) {
-		return "", false
-	}
 	return rowsText(n.r.began, rows, lines), true
 }
 

@@ -3,9 +3,12 @@ package mgs
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
@@ -19,12 +22,15 @@ const (
 
 // SetParam makes a permanent parameter, as `lctl set_param -P` does: every process applies it when it hears of the new
 // configuration, and at each start. name is a path of package stats, wildcards included; an empty value removes it. It
-// returns when the parameter is on disk. Errors: status.Invalid for a name or value that is empty, too long or no text,
-// status.NoSpace for one parameter too many.
+// returns when the parameter is on disk. Errors: status.Invalid for a name or value that is empty, too long or no text, and
+// for a name that is no pattern; status.NoSpace for one parameter too many.
 func (m *MGS) SetParam(ctx context.Context, e *env.Env, name, value string) error {
 	if !isParamText(name, paramNameMax) || name == "" || !isParamText(value, paramValueMax) {
 		return status.Errorf(status.Invalid, "mgs: a permanent parameter has a name of 1 to %d and a value of at most %d printable bytes",
 			paramNameMax, paramValueMax)
+	}
+	if err := stats.CheckPattern(name); err != nil {
+		return status.Errorf(status.Invalid, "%v", err)
 	}
 	m.mu.Lock()
 	if m.closed {
@@ -85,4 +91,44 @@ func withParam(params []*wirepb.Param, name, value string) ([]*wirepb.Param, boo
 		return params, true
 	}
 	return slices.Insert(params, i, p), true
+}
+
+// Params are the permanent parameters in order of name.
+func (m *MGS) Params() []stats.Setting {
+	m.mu.Lock()
+	params := m.params
+	m.mu.Unlock()
+	out := make([]stats.Setting, len(params))
+	for i, p := range params {
+		out[i] = stats.Setting{Pattern: string(p.Name), Value: string(p.Value)}
+	}
+	return out
+}
+
+// Register enters what the MGS knows under the names of Lustre's: mgs.MGS.live.<fsname>, the targets, and
+// mgs.MGS.live.params, the permanent parameters.
+func (m *MGS) Register(r *stats.Registry) {
+	r.Text("mgs.MGS.live."+stats.Element(m.o.FSName), "The file system's targets with state and server.", m.liveText)
+	r.Text("mgs.MGS.live.params", "The permanent parameters.", func() string {
+		var lines []string
+		for _, s := range m.Params() {
+			lines = append(lines, s.Pattern+"="+s.Value)
+		}
+		return strings.Join(lines, "\n")
+	})
+}
+
+func (m *MGS) liveText() string {
+	m.mu.Lock()
+	v := m.viewLocked()
+	m.mu.Unlock()
+	lines := []string{
+		"fsname: " + m.o.FSName,
+		"uuid: " + uuidText(v.FsUuid),
+		fmt.Sprintf("gen: %d", v.Version),
+	}
+	for _, t := range v.Targets {
+		lines = append(lines, fmt.Sprintf("%s %s %s", t.Name, t.State, t.Server))
+	}
+	return strings.Join(lines, "\n")
 }
