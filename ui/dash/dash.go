@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/strakefs/strake/assets"
+	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/stats"
 )
 
@@ -33,6 +34,12 @@ type Options struct {
 	// memory, and must return when ctx ends. It is called at most twice per Interval, never
 	// twice at a time. Nil on a process that knows none: only the host is shown.
 	Cluster func(ctx context.Context) (ClusterView, error)
+	// Locks returns the resources that several want of the lock servers of this process, at most limit of each, at once:
+	// it answers from memory. Nil on a process that has none.
+	Locks func(limit int) []LockResource
+	// Paths returns the paths of a file from the file system's root, or an error; it may ask a target, and must return
+	// when ctx ends. It is never called twice at a time. Nil: files are shown by FID.
+	Paths func(ctx context.Context, f fid.FID) ([]string, error)
 	// Metrics serves /metrics (ui/metrics.Handler); nil leaves the route out.
 	Metrics http.Handler
 	// Assets is the page's bundle; nil for the one in the binary.
@@ -69,7 +76,8 @@ func New(opts Options) (*Server, error) {
 	s := &Server{opts: opts}
 	s.feed = &feed{
 		registry: opts.Registry, poller: newPoller(opts.Cluster, opts.Interval), interval: opts.Interval,
-		host:        func() hostView { return readHost(opts.Registry, time.Now()) },
+		host:   func() hostView { return readHost(opts.Registry, time.Now()) },
+		wanted: &wanted{ask: opts.Locks, keep: opts.Interval / 2}, paths: newResolver(opts.Paths),
 		subscribers: map[*subscriber]struct{}{},
 		dropped:     opts.Registry.Counter("dash.pages_dropped", "Pages dropped because they read the live feed too slowly."),
 	}

@@ -14,7 +14,13 @@ import (
 // until the page leaves, is too slow, or the server closes.
 func (s *Server) getEvents(c echo.Context) error {
 	ctx := c.Request().Context()
-	sub, err := s.feed.subscribe()
+	about := topic(c.QueryParam("about"))
+	switch about {
+	case topicNone, topicLocks, topicTables:
+	default:
+		return echo.NewHTTPError(http.StatusBadRequest, "about is locks or hashtables")
+	}
+	sub, err := s.feed.subscribe(about)
 	if err != nil {
 		c.Response().Header().Set("Retry-After", "10")
 		return echo.NewHTTPError(http.StatusServiceUnavailable, err.Error())
@@ -32,18 +38,28 @@ func (s *Server) getEvents(c echo.Context) error {
 	}
 	s.feed.poller.refresh(ctx)
 	now := time.Now()
-	first, err := json.Marshal(struct {
-		Overview overview `json:"overview"`
-		Host     hostView `json:"host"`
-	}{s.feed.overview(now), readHost(s.opts.Registry, now)})
+	first, err := s.firstTick(about, now)
 	if err != nil {
-		return fmt.Errorf("dash: first tick: %w", err)
+		return err
 	}
 	if writeEvent(w, "past", past) != nil || writeEvent(w, "tick", first) != nil {
 		return nil // the page left
 	}
 	s.stream(ctx, w, sub)
 	return nil
+}
+
+// firstTick is a tick without a point: the last one is among the past ones.
+func (s *Server) firstTick(t topic, now time.Time) ([]byte, error) {
+	b, err := json.Marshal(struct {
+		Overview overview `json:"overview"`
+		Host     hostView `json:"host"`
+		about
+	}{s.feed.overview(now), readHost(s.opts.Registry, now), s.feed.about(t, now)})
+	if err != nil {
+		return nil, fmt.Errorf("dash: first tick: %w", err)
+	}
+	return b, nil
 }
 
 // stream forwards ticks until the page leaves, was dropped, or the server closes.

@@ -27,28 +27,63 @@ type feed struct {
 	registry *stats.Registry
 	poller   *poller
 	host     func() hostView
+	wanted   *wanted
+	paths    *resolver
 	interval time.Duration
 
 	last sums // used by run only
 
 	mu          sync.Mutex
-	points      []point                  // ring, oldest at head once full; guarded by mu
-	head        int                      // guarded by mu
-	rates       map[string][2]float64    // target -> read, written per second; guarded by mu
-	subscribers map[*subscriber]struct{} // guarded by mu
-	dropped     *stats.Counter           // pages dropped for being slow
+	points      []point                       // ring, oldest at head once full; guarded by mu
+	head        int                           // guarded by mu
+	rates       map[string][2]float64         // target -> read, written per second; guarded by mu
+	lockRates   map[string]map[string]float64 // namespace -> counter -> growth per second; guarded by mu
+	lastEvicted map[string]time.Time          // namespace -> when it last lost a client, as seen here; guarded by mu
+	subscribers map[*subscriber]struct{}      // guarded by mu
+	dropped     *stats.Counter                // pages dropped for being slow
 }
 
 // subscriber is one listening page. ticks is closed when it is dropped.
 type subscriber struct {
 	ticks chan []byte
+	topic topic
 }
+
+// topic is what a page wants to hear of beside what all pages do. It is read from the registry only while a page listens.
+type topic string
+
+const (
+	topicNone   topic = ""
+	topicLocks  topic = "locks"
+	topicTables topic = "hashtables"
+)
 
 // tick is one message of the feed.
 type tick struct {
 	Point    point    `json:"point"`
 	Overview overview `json:"overview"`
 	Host     hostView `json:"host"`
+	about
+}
+
+// about is what belongs to a topic.
+type about struct {
+	Locks  *locksView  `json:"locks,omitempty"`
+	Tables *tablesView `json:"hashtables,omitempty"`
+}
+
+// about reads what belongs to a topic.
+func (f *feed) about(t topic, now time.Time) about {
+	var a about
+	switch t {
+	case topicLocks:
+		v := f.locks(now)
+		a.Locks = &v
+	case topicTables:
+		v := readTables(f.registry, now)
+		a.Tables = &v
+	}
+	return a
 }
 
 // past is the ring as columns: what a page gets when it connects.
@@ -75,11 +110,12 @@ func (c rawColumn) MarshalJSON() ([]byte, error) {
 	return append(b, ']'), nil
 }
 
-// run takes points until ctx ends. Two goroutines, so that a cluster that does not answer
-// never delays the host's figures; it returns when both have ended.
+// run takes points until ctx ends. Three goroutines, so that a cluster that does not answer
+// never delays the host's figures; it returns when all have ended.
 func (f *feed) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { f.pollWhileWatched(ctx) })
+	wg.Go(func() { f.paths.run(ctx) })
 	defer wg.Wait()
 	f.last = readSums(f.registry, time.Now())
 	t := time.NewTicker(f.interval)
@@ -127,6 +163,10 @@ func (f *feed) step(now time.Time) {
 			rates[name] = [2]float64{perSec(before.read, t.read, passed), perSec(before.written, t.written, passed)}
 		}
 	}
+	f.mu.Lock()
+	evictions := f.lastEvicted // replaced, never changed
+	f.mu.Unlock()
+	lockRates, evictions := lockRatesBetween(&f.last, &s, evictions)
 	f.last = s
 	f.mu.Lock()
 	if len(f.points) < historyPoints {
@@ -135,24 +175,34 @@ func (f *feed) step(now time.Time) {
 		f.points[f.head] = p
 		f.head = (f.head + 1) % historyPoints
 	}
-	f.rates = rates
-	watched := len(f.subscribers) > 0
+	f.rates, f.lockRates, f.lastEvicted = rates, lockRates, evictions
+	topics := map[topic]bool{}
+	for s := range f.subscribers {
+		topics[s.topic] = true
+	}
 	f.mu.Unlock()
-	if !watched {
+	if len(topics) == 0 {
 		return
 	}
-	message, err := json.Marshal(tick{Point: p, Overview: f.overview(now), Host: f.host()})
-	if err != nil {
-		panic(err) // our own types, and NaN never gets to the encoder
+	t := tick{Point: p, Overview: f.overview(now), Host: f.host()}
+	for topic := range topics {
+		t.about = f.about(topic, now)
+		message, err := json.Marshal(t)
+		if err != nil {
+			panic(err) // our own types, and NaN never gets to the encoder
+		}
+		f.send(topic, message)
 	}
-	f.send(message)
 }
 
-// send queues a message for every subscriber and drops those whose queue is full.
-func (f *feed) send(message []byte) {
+// send queues a message for the subscribers of a topic and drops those whose queue is full.
+func (f *feed) send(t topic, message []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for s := range f.subscribers {
+		if s.topic != t {
+			continue
+		}
 		select {
 		case s.ticks <- message:
 		default:
@@ -179,13 +229,13 @@ func (f *feed) overview(now time.Time) overview {
 }
 
 // subscribe adds a page. It returns errBusy at the bound.
-func (f *feed) subscribe() (*subscriber, error) {
+func (f *feed) subscribe(t topic) (*subscriber, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.subscribers) >= maxSubscribers {
 		return nil, errBusy
 	}
-	s := &subscriber{ticks: make(chan []byte, subscriberTicks)}
+	s := &subscriber{ticks: make(chan []byte, subscriberTicks), topic: t}
 	f.subscribers[s] = struct{}{}
 	return s, nil
 }

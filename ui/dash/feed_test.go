@@ -12,18 +12,18 @@ import (
 
 func newFeed(r *stats.Registry) *feed {
 	return &feed{registry: r, poller: newPoller(nil, time.Second), interval: time.Second,
-		host:        func() hostView { return readHost(r, time.Now()) },
-		subscribers: map[*subscriber]struct{}{}, dropped: r.Counter("dash.pages_dropped", "")}
+		host:   func() hostView { return readHost(r, time.Now()) },
+		wanted: &wanted{}, paths: newResolver(nil), subscribers: map[*subscriber]struct{}{}, dropped: r.Counter("dash.pages_dropped", "")}
 }
 
 // A page that does not read is dropped at the bound; the others hear everything.
 func TestSlowSubscriberIsDropped(t *testing.T) {
 	f := newFeed(stats.NewRegistry())
-	slow, err := f.subscribe()
+	slow, err := f.subscribe(topicNone)
 	if err != nil {
 		t.Fatal(err)
 	}
-	quick, err := f.subscribe()
+	quick, err := f.subscribe(topicNone)
 	if err != nil {
 		t.Fatal(err)
 	}

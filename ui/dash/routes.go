@@ -29,6 +29,8 @@ func (s *Server) routes() *echo.Echo {
 	e.GET("/assets/*", s.asset)
 	e.GET("/api/v1/overview", s.getOverview)
 	e.GET("/api/v1/host", s.getHost)
+	e.GET("/api/v1/locks", s.getLocks)
+	e.GET("/api/v1/hashtables", s.getTables)
 	e.GET("/api/v1/stats", s.getStats)
 	e.GET("/api/v1/events", s.getEvents)
 	e.GET("/healthz", func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
@@ -109,6 +111,12 @@ func (s *Server) getHost(c echo.Context) error {
 	}{readHost(s.opts.Registry, time.Now()), s.feed.past()})
 }
 
+func (s *Server) getLocks(c echo.Context) error { return fresh(c, s.feed.locks(time.Now())) }
+
+func (s *Server) getTables(c echo.Context) error {
+	return fresh(c, readTables(s.opts.Registry, time.Now()))
+}
+
 // fresh sends JSON that must not be cached.
 func fresh(c echo.Context, v any) error {
 	c.Response().Header().Set("Cache-Control", "no-store")
@@ -176,17 +184,21 @@ func statOf(e *stats.Entry) statView {
 	if n, ok := e.Value(); ok {
 		v.Value = &n
 	} else if h, ok := e.Histogram(); ok {
-		v.Histogram = &histogramView{Count: h.Count, SumNs: h.SumNs, MinNs: h.MinNs, MaxNs: h.MaxNs,
-			P50Ns: int64(h.Quantile(0.5)), P99Ns: int64(h.Quantile(0.99)), Buckets: [][2]string{}}
-		for i, n := range h.Buckets {
-			if n > 0 {
-				v.Histogram.Buckets = append(v.Histogram.Buckets,
-					[2]string{strconv.FormatUint(stats.BucketEndNs(i), 10), strconv.FormatUint(n, 10)})
-			}
-		}
+		v.Histogram = histogramOf(&h)
 	} else {
 		text := e.Text()
 		v.Text = &text
+	}
+	return v
+}
+
+func histogramOf(h *stats.HistogramSnapshot) *histogramView {
+	v := &histogramView{Count: h.Count, SumNs: h.SumNs, MinNs: h.MinNs, MaxNs: h.MaxNs,
+		P50Ns: int64(h.Quantile(0.5)), P99Ns: int64(h.Quantile(0.99)), Buckets: [][2]string{}}
+	for i, n := range h.Buckets {
+		if n > 0 {
+			v.Buckets = append(v.Buckets, [2]string{strconv.FormatUint(stats.BucketEndNs(i), 10), strconv.FormatUint(n, 10)})
+		}
 	}
 	return v
 }

@@ -9,24 +9,31 @@ import (
 	"github.com/strakefs/strake/fs/stats"
 )
 
-// historyPoints is how many points the ring keeps: ten minutes at one a second, 70 KiB.
+// historyPoints is how many points the ring keeps: ten minutes at one a second, 100 KiB.
 const historyPoints = 600
 
 // The series of the charts.
 const (
-	serCPU        = iota // busy share of all processors, permille
-	serIOWait            // permille
-	serMemUsed           // bytes
-	serMemTotal          // bytes
-	serDiskRead          // bytes per second, all disks
-	serDiskWrite         // bytes per second, all disks
-	serNetReceive        // bytes per second, all interfaces but loopback
-	serNetSend           // bytes per second, all interfaces but loopback
-	serLoad              // load average of one minute, milli
-	serRead              // bytes per second read from the OSTs of this process
-	serWrite             // bytes per second written to the OSTs of this process
-	serOps               // operations per second of the MDTs of this process
-	serClients           // clients connected
+	serCPU          = iota // busy share of all processors, permille
+	serIOWait              // permille
+	serMemUsed             // bytes
+	serMemTotal            // bytes
+	serDiskRead            // bytes per second, all disks
+	serDiskWrite           // bytes per second, all disks
+	serNetReceive          // bytes per second, all interfaces but loopback
+	serNetSend             // bytes per second, all interfaces but loopback
+	serLoad                // load average of one minute, milli
+	serRead                // bytes per second read from the OSTs of this process
+	serWrite               // bytes per second written to the OSTs of this process
+	serOps                 // operations per second of the MDTs of this process
+	serClients             // clients connected
+	serLockGrant           // locks granted per second by the lock servers of this process
+	serLockCancel          // locks given back to them per second
+	serLockWait            // requests per second that had to wait for their lock
+	serLockCallBack        // locks called back per second
+	serMirrorGrant         // locks granted per second to the clients of this process
+	serMirrorCancel        // locks that these gave back per second
+	serMirrorHit           // times per second that these found the lock they needed in their cache
 	serCount
 )
 
@@ -34,6 +41,7 @@ const (
 var seriesKeys = [serCount]string{
 	"cpu", "iowait", "memUsed", "memTotal", "diskRead", "diskWrite", "netReceive", "netSend", "load",
 	"read", "write", "ops", "clients",
+	"lockGrant", "lockCancel", "lockWait", "lockCallBack", "mirrorGrant", "mirrorCancel", "mirrorHit",
 }
 
 // point is one value of each series; NaN where it was not measured.
@@ -67,6 +75,7 @@ type sums struct {
 	at      time.Time
 	values  [serCount]float64
 	targets map[string]traffic
+	locks   map[string]map[string]float64 // namespace -> counter -> value
 }
 
 // traffic is what one target of this process moved, in bytes.
@@ -144,7 +153,8 @@ func hostSeries(elements []string, last string) int {
 // isRate says which series are growth per second.
 func isRate(series int) bool {
 	switch series {
-	case serDiskRead, serDiskWrite, serNetReceive, serNetSend, serRead, serWrite, serOps:
+	case serDiskRead, serDiskWrite, serNetReceive, serNetSend, serRead, serWrite, serOps,
+		serLockGrant, serLockCancel, serLockWait, serLockCallBack, serMirrorGrant, serMirrorCancel, serMirrorHit:
 		return true
 	}
 	return false
@@ -186,6 +196,7 @@ func readSums(r *stats.Registry, now time.Time) sums {
 		}
 		return nil
 	})
+	s.readLocks(r)
 	s.values[serMemUsed] = s.values[serMemTotal] - s.values[serMemUsed]
 	return s
 }

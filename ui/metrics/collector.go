@@ -28,8 +28,8 @@ type collector struct {
 }
 
 // NewCollector returns a collector of all counters, gauges, funcs and histograms in the
-// registry, and of the figures of its rows. Texts and parameters have no metric and are left out. A func is exported as a
-// gauge. Histograms are exported in seconds.
+// registry, and of the figures of its rows and of its hash tables (strake_hash_*, strake_cache_*). Texts and parameters
+// have no metric and are left out. A func is exported as a gauge. Histograms are exported in seconds.
 func NewCollector(r *stats.Registry) prometheus.Collector { return &collector{registry: r} }
 
 // Describe sends nothing, which makes the collector an unchecked one.
@@ -47,6 +47,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			}
 		default:
 			ch <- metricOf(&e)
+		}
+		if s, ok := e.Table(); ok {
+			sendTable(ch, e.TablePath(), &s)
 		}
 		return nil
 	})

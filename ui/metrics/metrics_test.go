@@ -180,3 +180,30 @@ func BenchmarkSample(b *testing.B) {
 		s.Sample(context.Background())
 	}
 }
+
+// A hash table's figures are exported by name, those that its owner does not measure not at all.
+func TestTables(t *testing.T) {
+	r := stats.NewRegistry()
+	r.Table("mdt.strake-MDT0000", "Objects.", func(s *stats.TableStats) {
+		s.Buckets, s.Entries, s.Longest, s.Hits, s.Bytes = 8, 6, 2, 0, 512
+		s.Chains = [stats.ChainClasses]int64{3, 4, 1}
+	})
+	r.Table("mdt.strake-MDT0000.exports", "Exports.", func(s *stats.TableStats) { s.Entries = 1 })
+	got := scrape(t, r)
+	for name, want := range map[string]float64{
+		`strake_hash_buckets{table="mdt.strake-MDT0000"}`: 8, `strake_hash_entries{table="mdt.strake-MDT0000"}`: 6,
+		`strake_hash_theta{table="mdt.strake-MDT0000"}`: 0.75, `strake_hash_longest_chain{table="mdt.strake-MDT0000"}`: 2,
+		`strake_cache_hits_total{table="mdt.strake-MDT0000"}`: 0, `strake_hash_bytes{table="mdt.strake-MDT0000"}`: 512,
+		`strake_hash_chains{length="2-3",table="mdt.strake-MDT0000"}`: 1, `strake_hash_chains{length="64+",table="mdt.strake-MDT0000"}`: 0,
+		`strake_hash_entries{table="mdt.strake-MDT0000.exports"}`: 1,
+	} {
+		if v, ok := got[name]; !ok || v != want {
+			t.Errorf("%s is %v (%v), want %v", name, v, ok, want)
+		}
+	}
+	for name := range got {
+		if strings.Contains(name, "misses") || strings.Contains(name, "exports") && !strings.HasPrefix(name, "strake_hash_entries") {
+			t.Errorf("%s was not measured", name)
+		}
+	}
+}
