@@ -277,6 +277,7 @@ func formatted(t testing.TB, data, mnt string, more ...string) {
 	must(t, err)
 	n := &node{name: "all", args: append([]string{bin, "--role=all", "--data", data, "--mount", mnt, "--http", web}, more...),
 		env: os.Environ(), log: filepath.Join(base, "format.log"), data: []string{data}}
+	n.mnt = mnt
 	c := &cluster{layout: layoutAll, base: base, mnt: mnt, osts: 2, nodes: []*node{n}}
 	if err := c.startAll(); err != nil {
 		_ = c.stop()

@@ -64,6 +64,7 @@ func size[T any](small, big T) T {
 // clusterOptions says what cluster a test wants.
 type clusterOptions struct {
 	osts    int               // number of OSTs, default 2; in layouts of several processes spread over two OSS
+	clients int               // number of client mounts, default 1; each further one is a process of its own
 	mount   string            // value of -o, may be empty
 	env     []string          // added to every node's environment
 	ostData map[int]string    // folder for the data of an OST in place of one below base (only several processes)
@@ -74,7 +75,7 @@ type clusterOptions struct {
 type cluster struct {
 	layout string
 	base   string // temporary folder: data, logs and the mount point
-	mnt    string // the mount, or STRAKE_SUITE_DIR
+	mnt    string // the first mount, or STRAKE_SUITE_DIR
 	plain  bool   // mnt is a plain folder, no node runs
 	osts   int
 	mgs    string  // HOST:PORT of the MGS, empty in layout all
@@ -88,6 +89,7 @@ type node struct {
 	env  []string
 	log  string // file that gets stdout and stderr
 	http string // address of its dashboard, empty for none
+	mnt  string // its mount point, empty for a server
 	data []string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has been waited for
@@ -306,6 +308,7 @@ func startCluster(layout string, opts clusterOptions) (*cluster, error) {
 	if err := os.Mkdir(c.mnt, 0o755); err != nil {
 		return nil, err
 	}
+	opts.clients = max(opts.clients, 1)
 	switch layout {
 	case layoutAll:
 		err = c.addAll(bin, opts)
@@ -317,6 +320,9 @@ func startCluster(layout string, opts clusterOptions) (*cluster, error) {
 		err = c.addCombined(bin, opts)
 	default:
 		err = fmt.Errorf("suite: no layout %q: all, processes or addresses", layout)
+	}
+	if err == nil {
+		err = c.addClients(bin, opts)
 	}
 	if err == nil {
 		err = c.startAll()
@@ -338,7 +344,42 @@ func (c *cluster) addAll(bin string, opts clusterOptions) error {
 	data := filepath.Join(c.base, "data")
 	args := []string{bin, "--role=all", "--data", data, "--mount", c.mnt, "--http", web,
 		"--osts", strconv.Itoa(c.osts), "--log-level", "info"}
+	if opts.clients > 1 { // others join by TCP
+		if c.mgs, err = freePort("127.0.0.1"); err != nil {
+			return err
+		}
+		args = append(args, "--listen", c.mgs, "--insecure")
+	}
 	c.add("all", web, opts, args, data)
+	c.nodes[len(c.nodes)-1].mnt = c.mnt
+	return nil
+}
+
+// addClients describes the clients beside the servers: client, client1, … with the mounts mnt, mnt1, …; in layout all
+// the first mount is the one of that process.
+func (c *cluster) addClients(bin string, opts clusterOptions) error {
+	for i := range opts.clients {
+		if i == 0 && c.layout == layoutAll {
+			continue
+		}
+		name, dir, web := "client", c.mnt, ""
+		args := []string{bin, "--role=client", "--mgs", c.mgs, "--insecure", "--log-level", "info"}
+		if i > 0 {
+			name, dir = fmt.Sprintf("client%d", i), fmt.Sprintf("%s%d", c.mnt, i)
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				return err
+			}
+		}
+		if opts.clients > 1 {
+			var err error
+			if web, err = freePort("127.0.0.1"); err != nil {
+				return err
+			}
+			args = append(args, "--http", web)
+		}
+		c.add(name, web, opts, append(args, "--mount", dir))
+		c.nodes[len(c.nodes)-1].mnt = dir
+	}
 	return nil
 }
 
@@ -375,7 +416,6 @@ func (c *cluster) addProcesses(bin string, opts clusterOptions, hosts [3]string)
 		}
 		c.add(fmt.Sprintf("oss%d", i), web[i+1], opts, slices.Concat(args, common), folders...)
 	}
-	c.add("client", "", opts, slices.Concat([]string{bin, "--role=client", "--mgs", c.mgs, "--mount", c.mnt}, common))
 	return nil
 }
 
@@ -393,12 +433,11 @@ func (c *cluster) addCombined(bin string, opts clusterOptions) error {
 	data := filepath.Join(c.base, "data")
 	c.add("mds", web, opts, []string{bin, "--role=mds,oss", "--data", data, "--osts", strconv.Itoa(c.osts), "--listen", listen,
 		"--http", web, "--insecure"}, data)
-	c.add("client", "", opts, []string{bin, "--role=client", "--mgs", listen, "--mount", c.mnt, "--insecure"})
 	return nil
 }
 
 func (c *cluster) add(name, web string, opts clusterOptions, args []string, data ...string) {
-	if opts.mount != "" && (name == "all" || name == "client") {
+	if opts.mount != "" && (name == "all" || strings.HasPrefix(name, "client")) {
 		args = append(args, "-o", opts.mount)
 	}
 	args = append(args, strings.Fields(opts.extra[name])...)
@@ -412,7 +451,7 @@ func (c *cluster) add(name, web string, opts clusterOptions, args []string, data
 // startAll starts the nodes in order and waits until every OST has registered and the mount is there.
 func (c *cluster) startAll() error {
 	for _, n := range c.nodes {
-		if n.name == "client" {
+		if strings.HasPrefix(n.name, "client") {
 			if err := c.waitRegistered(); err != nil {
 				return err
 			}
@@ -420,7 +459,7 @@ func (c *cluster) startAll() error {
 		if err := n.start(); err != nil {
 			return err
 		}
-		if n.name == "mds" {
+		if n.name == "mds" || n.name == "all" && c.mgs != "" {
 			if err := n.waitListen(c.mgs); err != nil {
 				return err
 			}
@@ -460,8 +499,10 @@ func (c *cluster) waitMounted() error {
 		if err := c.alive(); err != nil {
 			return err
 		}
-		if !isMounted(c.mnt) {
-			return retry("nothing is mounted on %s", c.mnt)
+		for _, n := range c.nodes {
+			if n.mnt != "" && n.cmd != nil && !isMounted(n.mnt) {
+				return retry("nothing is mounted on %s", n.mnt)
+			}
 		}
 		return nil
 	})
@@ -490,9 +531,9 @@ func (c *cluster) stop() error {
 		if err := n.stop(syscall.SIGTERM, stopTimeout); err != nil {
 			errs = append(errs, err)
 		}
-		if (n.name == "all" || n.name == "client") && isMounted(c.mnt) {
-			errs = append(errs, fmt.Errorf("%s is still mounted after %s left", c.mnt, n.name))
-			_ = unix.Unmount(c.mnt, unix.MNT_DETACH)
+		if n.mnt != "" && isMounted(n.mnt) {
+			errs = append(errs, fmt.Errorf("%s is still mounted after %s left", n.mnt, n.name))
+			_ = unix.Unmount(n.mnt, unix.MNT_DETACH)
 		}
 	}
 	return errors.Join(errs...)
@@ -507,15 +548,28 @@ func (c *cluster) restart(t testing.TB) {
 }
 
 func (c *cluster) remove() {
-	for isMounted(c.mnt) {
-		if unix.Unmount(c.mnt, unix.MNT_DETACH) != nil {
-			return // never walk into a live mount
+	for _, dir := range c.dirs() {
+		for isMounted(dir) {
+			if unix.Unmount(dir, unix.MNT_DETACH) != nil {
+				return // never walk into a live mount
+			}
 		}
 	}
 	os.RemoveAll(c.base)
 }
 
-// node finds a node by name: all, mds, oss0, oss1 or client.
+// dirs are the mount points, in the order of the clients.
+func (c *cluster) dirs() []string {
+	var list []string
+	for _, n := range c.nodes {
+		if n.mnt != "" {
+			list = append(list, n.mnt)
+		}
+	}
+	return list
+}
+
+// node finds a node by name: all, mds, oss0, oss1, client, client1, …
 func (c *cluster) node(t testing.TB, name string) *node {
 	t.Helper()
 	for _, n := range c.nodes {

@@ -1,0 +1,664 @@
+package suite
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"golang.org/x/sys/unix"
+)
+
+// The checker of several mounts. Workers on all mounts record what they asked and what they were told, with the times of
+// call and return of one clock: one process drives all the mounts. A call is one or more steps, each on one part:
+//
+//	names     the entries of one folder pair, what they lead to, what is in their folders, and link counts
+//	register  one value: mode, uid, gid, an ACL, one extended attribute
+//	cell      one range of one file
+//	length    the size of one file
+//	log       a file that is only appended to
+//
+// A history is right when every part is linearizable. Calls that look at two things which no file system reads at once
+// (the two names of a failed rename, a name and the attributes of what it leads to) are two steps of one interval.
+
+// step is a call as one part sees it.
+type step struct {
+	part   string // what it was done to
+	kind   partKind
+	in     any // value given to the model, comparable
+	out    any // what was seen, comparable
+	look   bool
+	mount  int
+	worker int
+	call   int64 // nanoseconds since the start of the run
+	ret    int64
+	file   string // the file whose data it touches; empty for all else
+}
+
+type partKind uint8
+
+const (
+	partNames partKind = iota
+	partRegister
+	partCell
+	partLength
+	partLog
+	partACL
+)
+
+// history collects the steps of all workers.
+type history struct {
+	began    time.Time
+	mu       sync.Mutex
+	steps    []step    // guarded by mu
+	listings []reading // guarded by mu
+}
+
+func newHistory() *history { return &history{began: time.Now()} }
+
+func (h *history) now() int64 { return int64(time.Since(h.began)) }
+
+func (h *history) add(steps ...step) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.steps = append(h.steps, steps...)
+}
+
+// models are the sequential specifications.
+func models(kind partKind) porcupine.Model {
+	var m porcupine.Model
+	switch kind {
+	case partNames:
+		m = porcupine.Model{Init: func() any { return names{} }, Step: func(s, in, out any) (bool, any) {
+			ok, next := s.(names).step(in.(nameIn), out.(nameOut))
+			return ok, next
+		}}
+	case partRegister:
+		m = porcupine.Model{Init: func() any { return "" }, Step: stepRegister}
+	case partCell:
+		m = porcupine.Model{Init: func() any { return cell{} }, Step: stepCell}
+	case partLength:
+		m = porcupine.Model{Init: func() any { return int64(0) }, Step: stepLength}
+	case partLog:
+		m = porcupine.Model{Init: func() any { return logState{} }, Step: stepLog}
+	case partACL:
+		m = porcupine.Model{Init: func() any { return aclState{} }, Step: stepACL}
+	}
+	m.Equal = func(a, b any) bool { return a == b }
+	return m
+}
+
+// violation is a part whose history no order explains.
+type violation struct {
+	part string
+	text string
+}
+
+// check checks every part. A part that cannot be decided within the limit is a violation too: the run was too dense.
+func (h *history) check(limit time.Duration) []violation {
+	parts := map[string][]step{}
+	for _, s := range h.steps {
+		parts[s.part] = append(parts[s.part], s)
+	}
+	var found []violation
+	for _, part := range slices.Sorted(maps.Keys(parts)) {
+		steps := parts[part]
+		slices.SortFunc(steps, func(a, b step) int { return cmp.Compare(a.call, b.call) })
+		switch linearizable(steps, limit) {
+		case porcupine.Illegal:
+			small := minimal(steps)
+			found = append(found, violation{part, fmt.Sprintf("%s: %d calls that no order explains; %d of them are enough:\n%s",
+				part, len(steps), len(small), describeSteps(small))})
+		case porcupine.Unknown:
+			found = append(found, violation{part, fmt.Sprintf("%s: %d calls, not decided within %v", part, len(steps), limit)})
+		}
+	}
+	return append(found, h.checkListings()...)
+}
+
+func linearizable(steps []step, limit time.Duration) porcupine.CheckResult {
+	ops := make([]porcupine.Operation, len(steps))
+	for i, s := range steps {
+		ops[i] = porcupine.Operation{ClientId: s.worker, Input: s.in, Call: s.call, Output: s.out, Return: s.ret}
+	}
+	return porcupine.CheckOperationsTimeout(models(steps[0].kind), ops, limit)
+}
+
+// minimal makes a wrong history short without making a right one wrong: it cuts at a moment at which no call was under
+// way, and leaves out calls that only looked.
+func minimal(steps []step) []step {
+	const limit = 5 * time.Second
+	wrong := func(s []step) bool { return len(s) > 0 && linearizable(s, limit) == porcupine.Illegal }
+	var quiet []int // lengths of prefixes after which nothing was under way
+	var last int64
+	for i, s := range steps {
+		if i > 0 && s.call > last {
+			quiet = append(quiet, i)
+		}
+		last = max(last, s.ret)
+	}
+	quiet = append(quiet, len(steps))
+	n, _ := slices.BinarySearchFunc(quiet, true, func(end int, _ bool) int {
+		if wrong(steps[:end]) {
+			return 0
+		}
+		return -1
+	})
+	if n < len(quiet) {
+		steps = steps[:quiet[n]]
+	}
+	steps = slices.Clone(steps)
+	for chunk := max(1, len(steps)/4); ; chunk /= 2 {
+		for i := 0; i < len(steps); {
+			end := min(i+chunk, len(steps))
+			less := slices.DeleteFunc(slices.Clone(steps), func(s step) bool {
+				return s.look && slices.Contains(steps[i:end], s)
+			})
+			if len(less) < len(steps) && wrong(less) {
+				steps = less
+				continue
+			}
+			i = end
+		}
+		if chunk <= 1 {
+			return steps
+		}
+	}
+}
+
+// describeSteps prints the last steps, oldest first.
+func describeSteps(steps []step) string {
+	const most = 40
+	var b strings.Builder
+	if len(steps) > most {
+		fmt.Fprintf(&b, "    (%d before)\n", len(steps)-most)
+		steps = steps[len(steps)-most:]
+	}
+	for _, s := range steps {
+		fmt.Fprintf(&b, "    %12.6f–%.6f ms  M%d w%d  %v -> %v\n", float64(s.call)/1e6, float64(s.ret)/1e6, s.mount, s.worker, s.in, s.out)
+	}
+	return b.String()
+}
+
+// --- names of a folder pair -----------------------------------------------------------------------------------------
+
+const nameCount = 12 // both folders together
+
+// unbound is the inode number of a folder that mkdir made and nobody has seen yet: mkdir tells none.
+const unbound = 1
+
+// entry is what a name leads to; ino 0 for nothing.
+type entry struct {
+	ino    uint64
+	folder bool
+	child  uint64 // what the folder's one possible entry leads to
+}
+
+// names is the state of a folder pair: the entry of every name.
+type names [nameCount]entry
+
+type nameOp uint8
+
+const (
+	opCreate   nameOp = iota // the name a did not exist and leads to ino now
+	opEnsure                 // open with O_CREAT: ino was there or is new
+	opMkdir                  //
+	opUnlink                 //
+	opRmdir                  //
+	opRename                 // a to b, replacing
+	opExchange               // a and b
+	opLink                   // ino gets the name a
+	opMakeIn                 // the folder ino gets an entry
+	opTakeIn                 // and loses it
+	seeName                  // a leads to out.ino (0: nothing)
+	seeLinks                 // ino has out.n names
+	seeIn                    // the folder ino's entry leads to out.ino
+	seeDead                  // the folder ino is removed (or, for a file, without a name)
+	seeFile                  // a is no folder but there
+	seeFolder                //
+	seeAny                   // a is there
+	seeFull                  // a is a folder with an entry
+	seeNoPair                // a or b is not there
+)
+
+func (o nameOp) String() string {
+	return [...]string{"create", "open(O_CREAT)", "mkdir", "unlink", "rmdir", "rename", "exchange", "link", "create-in",
+		"unlink-in", "lookup", "nlink", "lookup-in", "is-gone", "is-a-file", "is-a-folder", "exists", "is-a-full-folder",
+		"one-is-absent"}[o]
+}
+
+type nameIn struct {
+	op   nameOp
+	a, b int8
+	ino  uint64
+}
+
+func (i nameIn) String() string {
+	switch i.op {
+	case opLink:
+		return fmt.Sprintf("link of inode %d to %s", i.ino, nameText(i.a))
+	case seeLinks, seeIn, opMakeIn, opTakeIn, seeDead:
+		return fmt.Sprintf("%v inode %d", i.op, i.ino)
+	case opRename, opExchange, seeNoPair:
+		return fmt.Sprintf("%v %s %s", i.op, nameText(i.a), nameText(i.b))
+	}
+	return fmt.Sprintf("%v %s", i.op, nameText(i.a))
+}
+
+// nameText is the path of a name in the folder pair: A/n0 to A/n3, A/l0, A/l1, then B.
+func nameText(i int8) string {
+	folder := "AB"[i/(nameCount/2)]
+	k := i % (nameCount / 2)
+	if k < 4 {
+		return fmt.Sprintf("%c/n%d", folder, k)
+	}
+	return fmt.Sprintf("%c/l%d", folder, k-4)
+}
+
+type nameOut struct {
+	ino    uint64
+	folder bool
+	n      int
+}
+
+func (o nameOut) String() string {
+	switch {
+	case o.folder:
+		return fmt.Sprintf("folder %d", o.ino)
+	case o.ino != 0:
+		return fmt.Sprintf("inode %d", o.ino)
+	}
+	return fmt.Sprint(o.n)
+}
+
+// owner finds the folder with an inode number, or -1.
+func (s *names) owner(ino uint64) int {
+	return slices.IndexFunc(s[:], func(e entry) bool { return e.folder && e.ino == ino })
+}
+
+func (s *names) links(ino uint64) (n int) {
+	for _, e := range s {
+		if e.ino == ino && !e.folder {
+			n++
+		}
+	}
+	return n
+}
+
+// step says whether the state allows what was seen, and what the state is then.
+func (s names) step(in nameIn, out nameOut) (bool, names) {
+	a, b := &s[in.a], &s[in.b]
+	switch in.op {
+	case opCreate, opLink, opMkdir:
+		if a.ino != 0 || in.op == opLink && s.links(in.ino) == 0 {
+			return false, s
+		}
+		*a = entry{ino: in.ino, folder: in.op == opMkdir}
+		return true, s
+	case opEnsure:
+		if a.ino == 0 {
+			if s.links(in.ino) > 0 {
+				return false, s
+			}
+			*a = entry{ino: in.ino}
+		}
+		return !a.folder && a.ino == in.ino, s
+	case opUnlink, opRmdir:
+		ok := a.ino != 0 && a.folder == (in.op == opRmdir) && a.child == 0
+		*a = entry{}
+		return ok, s
+	case opRename:
+		if a.ino == 0 || b.ino != 0 && (a.folder != b.folder || b.child != 0) {
+			return false, s
+		}
+		*b, *a = *a, entry{}
+		return true, s
+	case opExchange:
+		ok := a.ino != 0 && b.ino != 0
+		*b, *a = *a, *b
+		return ok, s
+	case opMakeIn, opTakeIn, seeIn, seeDead:
+		return s.stepIn(in, out)
+	case seeName:
+		if a.ino == unbound && out.folder && s.owner(out.ino) < 0 {
+			a.ino = out.ino
+		}
+		return a.ino == out.ino && a.folder == out.folder, s
+	case seeLinks:
+		return s.links(in.ino) == out.n, s
+	case seeFile:
+		return a.ino != 0 && !a.folder, s
+	case seeFolder:
+		return a.folder, s
+	case seeAny:
+		return a.ino != 0, s
+	case seeFull:
+		return a.child != 0, s
+	case seeNoPair:
+		return a.ino == 0 || b.ino == 0, s
+	}
+	panic(in.op)
+}
+
+// stepIn is what is done through an open folder.
+func (s names) stepIn(in nameIn, out nameOut) (bool, names) {
+	i := s.owner(in.ino)
+	switch in.op {
+	case seeDead:
+		return i < 0 && s.links(in.ino) == 0, s
+	case seeIn:
+		if i < 0 {
+			return out.ino == 0, s
+		}
+		return s[i].child == out.ino, s
+	case opMakeIn:
+		if i < 0 || s[i].child != 0 {
+			return false, s
+		}
+		s[i].child = out.ino
+	case opTakeIn:
+		if i < 0 || s[i].child == 0 {
+			return false, s
+		}
+		s[i].child = 0
+	}
+	return true, s
+}
+
+// --- registers ------------------------------------------------------------------------------------------------------
+
+// set is a change of a register; an empty value takes it away. A set with must fails unless the state is that.
+type set struct {
+	value  string
+	create bool // only if there is none
+	old    bool // only if there is one
+}
+
+func (s set) String() string {
+	return fmt.Sprintf("set %q create=%v replace=%v", s.value, s.create, s.old)
+}
+
+// get looks at a register; the output is the value, empty for none.
+type get struct{}
+
+func (get) String() string { return "get" }
+
+func stepRegister(state, in, out any) (bool, any) {
+	if s, ok := in.(set); ok {
+		have := state.(string) != ""
+		return !(s.create && have) && !(s.old && !have), s.value
+	}
+	return state == out, state
+}
+
+// --- a range of a file ----------------------------------------------------------------------------------------------
+
+// cell is a range of a file: absent past the end, else a value (0 for a hole).
+type cell struct {
+	there bool
+	value uint64
+}
+
+func (c cell) String() string {
+	if !c.there {
+		return "past the end"
+	}
+	return fmt.Sprintf("%x", c.value)
+}
+
+type cellOp uint8
+
+const (
+	cellWrite cellOp = iota
+	cellGrow         // the file reaches past it now
+	cellCut          // the file ends before it now
+	cellLook
+)
+
+type cellIn struct {
+	op    cellOp
+	value uint64
+}
+
+func (c cellIn) String() string {
+	return fmt.Sprintf("%s %x", [...]string{"write", "grow", "cut", "read"}[c.op], c.value)
+}
+
+func stepCell(state, in, out any) (bool, any) {
+	s, i := state.(cell), in.(cellIn)
+	switch i.op {
+	case cellWrite:
+		return true, cell{true, i.value}
+	case cellGrow:
+		s.there = true
+		return true, s
+	case cellCut:
+		return true, cell{}
+	}
+	return s == out.(cell), s
+}
+
+// lengthIn changes a size: to size, or to at least it.
+type lengthIn struct {
+	size    int64
+	atLeast bool
+	look    bool
+}
+
+func (l lengthIn) String() string {
+	switch {
+	case l.look:
+		return "size"
+	case l.atLeast:
+		return fmt.Sprintf("write up to %d", l.size)
+	}
+	return fmt.Sprintf("truncate to %d", l.size)
+}
+
+func stepLength(state, in, out any) (bool, any) {
+	s, i := state.(int64), in.(lengthIn)
+	switch {
+	case i.look:
+		return s == out.(int64), s
+	case i.atLeast:
+		return true, max(s, i.size)
+	}
+	return true, i.size
+}
+
+// logState describes the records of a file: how many, and a hash of them in order.
+type logState struct {
+	n    int
+	hash uint64
+}
+
+func (l logState) with(record uint64) logState {
+	return logState{l.n + 1, (l.hash ^ record) * 0x9e3779b97f4a7c15}
+}
+
+// logIn appends a record; 0 looks at all, countOnly at the number.
+type logIn struct {
+	record    uint64
+	countOnly bool
+}
+
+func stepLog(state, in, out any) (bool, any) {
+	s, i := state.(logState), in.(logIn)
+	switch {
+	case i.record != 0:
+		return true, s.with(i.record)
+	case i.countOnly:
+		return out.(logState).n == s.n, s
+	}
+	return out.(logState) == s, s
+}
+
+// --- ACL ------------------------------------------------------------------------------------------------------------
+
+// aclState is an access ACL with one named user: permission bits of owner, user, group, mask and others. The zero value
+// is no ACL.
+type aclState struct {
+	have                             bool
+	owner, user, group, mask, others uint8
+}
+
+// aclIn sets (or with the zero value takes away) the ACL, or follows a chmod.
+type aclIn struct {
+	acl   aclState
+	chmod bool
+	mode  uint32
+	look  bool
+}
+
+func stepACL(state, in, out any) (bool, any) {
+	s, i := state.(aclState), in.(aclIn)
+	switch {
+	case i.look:
+		return s == out.(aclState), s
+	case i.chmod:
+		if s.have {
+			s.owner, s.mask, s.others = uint8(i.mode>>6&7), uint8(i.mode>>3&7), uint8(i.mode&7)
+		}
+		return true, s
+	}
+	return true, i.acl
+}
+
+// --- listings -------------------------------------------------------------------------------------------------------
+
+// reading is one whole listing of a folder of the pair.
+type reading struct {
+	folder       int // 0 for A, 1 for B
+	mount        int
+	call, ret    int64
+	found        map[string]int // how often each name came
+	wantAlways   []string       // names that are there from before the run to its end
+	wantPossible map[string]bool
+}
+
+// checkListings: what was there throughout is listed exactly once, what was not there is not listed, and nothing that
+// never was is.
+func (h *history) checkListings() []violation {
+	var changes []step
+	for _, s := range h.steps {
+		if s.kind == partNames && !s.look {
+			changes = append(changes, s)
+		}
+	}
+	var found []violation
+	for _, l := range h.listings {
+		bad := func(format string, args ...any) {
+			found = append(found, violation{"listing", fmt.Sprintf("listing of %c on M%d, %.6f–%.6f ms: %s", "AB"[l.folder], l.mount,
+				float64(l.call)/1e6, float64(l.ret)/1e6, fmt.Sprintf(format, args...))})
+		}
+		for _, name := range l.wantAlways {
+			if n := l.found[name]; n != 1 {
+				bad("%s is listed %d times, and was there throughout", name, n)
+			}
+		}
+		for name := range l.found {
+			if !l.wantPossible[name] {
+				bad("%s is listed and never was", name)
+			}
+		}
+		for i := range int8(nameCount / 2) {
+			name := int8(l.folder)*(nameCount/2) + i
+			text := nameText(name)[2:]
+			there, known, last := presence(changes, name, l.call, l.ret)
+			if n := l.found[text]; known && (there && n != 1 || !there && n != 0) {
+				bad("%s is listed %d times, though the last change before made its presence %v:\n%s", text, n, there, describeSteps(last))
+			}
+		}
+	}
+	return found
+}
+
+// presence says whether a name was there during a whole interval, if that is certain.
+func presence(changes []step, name int8, from, to int64) (there, known bool, last []step) {
+	var newest step
+	touching := changes[:0:0]
+	for _, s := range changes {
+		in := s.in.(nameIn)
+		two := in.op == opRename || in.op == opExchange
+		if in.op == opMakeIn || in.op == opTakeIn || in.a != name && !(two && in.b == name) {
+			continue
+		}
+		if s.call <= to && s.ret >= from {
+			return false, false, nil
+		}
+		if s.ret < from {
+			touching = append(touching, s)
+			if s.call > newest.call || len(touching) == 1 {
+				newest = s
+			}
+		}
+	}
+	result := func(s step) bool {
+		in := s.in.(nameIn)
+		return in.op != opUnlink && in.op != opRmdir && !(in.op == opRename && in.a == name)
+	}
+	if len(touching) == 0 {
+		return false, true, nil // never made
+	}
+	there = result(newest)
+	for _, s := range touching {
+		if s.ret >= newest.call && result(s) != there {
+			return false, false, nil // two changes at once: which came last is not known
+		}
+	}
+	return there, true, []step{newest}
+}
+
+// refusal turns the error of a call on names into what it says about the state; ok is false for an error that no state
+// explains.
+func refusal(in nameIn, err error) (list []nameIn, ok bool) {
+	see := func(op nameOp, a int8) nameIn { return nameIn{op: op, a: a, b: in.b, ino: in.ino} }
+	switch in.op {
+	case opCreate, opMkdir:
+		if err == unix.EEXIST {
+			return []nameIn{see(seeAny, in.a)}, true
+		}
+	case opEnsure:
+		if err == unix.EISDIR {
+			return []nameIn{see(seeFolder, in.a)}, true
+		}
+	case opUnlink, opRmdir:
+		switch err {
+		case unix.ENOENT:
+			return []nameIn{{op: seeName, a: in.a}}, true
+		case unix.EISDIR:
+			return []nameIn{see(seeFolder, in.a)}, in.op == opUnlink
+		case unix.ENOTDIR:
+			return []nameIn{see(seeFile, in.a)}, in.op == opRmdir
+		case unix.ENOTEMPTY, unix.EEXIST:
+			return []nameIn{see(seeFull, in.a)}, in.op == opRmdir
+		}
+	case opRename:
+		switch err {
+		case unix.ENOENT:
+			return []nameIn{{op: seeName, a: in.a}}, true
+		case unix.EISDIR:
+			return []nameIn{see(seeFile, in.a), see(seeFolder, in.b)}, true
+		case unix.ENOTDIR:
+			return []nameIn{see(seeFolder, in.a), see(seeFile, in.b)}, true
+		case unix.ENOTEMPTY, unix.EEXIST:
+			return []nameIn{see(seeFolder, in.a), see(seeFull, in.b)}, true
+		}
+	case opExchange:
+		if err == unix.ENOENT {
+			return []nameIn{{op: seeNoPair, a: in.a, b: in.b}}, true
+		}
+	case opLink:
+		switch err {
+		case unix.EEXIST:
+			return []nameIn{see(seeAny, in.a)}, true
+		case unix.ENOENT:
+			return []nameIn{{op: seeDead, ino: in.ino}}, true
+		}
+	}
+	return nil, false
+}
