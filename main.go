@@ -11,6 +11,7 @@ import (
 	"github.com/strakefs/strake/server/config"
 	"github.com/strakefs/strake/ui/bench"
 	"github.com/strakefs/strake/ui/cli"
+	"github.com/strakefs/strake/ui/lctl"
 	"github.com/strakefs/strake/ui/lfs"
 	"github.com/strakefs/strake/ui/process"
 )
@@ -33,7 +34,7 @@ func main() {
 
 // tools are the commands beside the node's.
 func tools() []*cobra.Command {
-	return []*cobra.Command{lfs.NewCommand(), bench.NewCommand()}
+	return []*cobra.Command{lfs.NewCommand(), lctl.NewCommand(cli.BuildVersion(version)), bench.NewCommand()}
 }
 
 // start starts what cfg asks for in this process.

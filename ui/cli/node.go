@@ -42,7 +42,7 @@ func runNode(ctx context.Context, deps Deps, cfg config.Config) error {
 
 	log, held := newLogger(deps.Stderr, cfg.LogLevel)
 	prepareProcess(cfg, deps.Environ, log)
-	log.Info("strake starts", "version", buildVersion(deps.Version), "roles", cfg.Roles.String(), "fsname", cfg.FSName)
+	log.Info("strake starts", "version", BuildVersion(deps.Version), "roles", cfg.Roles.String(), "fsname", cfg.FSName)
 	for _, note := range cfg.Notes {
 		log.Warn(note)
 	}

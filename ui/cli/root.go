@@ -42,7 +42,7 @@ func newRoot(deps Deps) *cobra.Command {
 		Short: "a parallel file system in one binary",
 		Long:  rootLong,
 		// Gives --version beside the version command.
-		Version: buildVersion(deps.Version),
+		Version: BuildVersion(deps.Version),
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load(deps.Environ, flagSettings(cmd, values))

@@ -15,15 +15,15 @@ func newVersion(deps Deps) *cobra.Command {
 		Short: "print the version of this binary",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "strake %s %s %s/%s\n", buildVersion(deps.Version),
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "strake %s %s %s/%s\n", BuildVersion(deps.Version),
 				runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
 		},
 	}
 }
 
-// buildVersion gives the version that was linked in, or else what go recorded, or else "devel".
-func buildVersion(linked string) string {
+// BuildVersion gives the version that was linked in, or else what go recorded, or else "devel".
+func BuildVersion(linked string) string {
 	if linked != "" {
 		return linked
 	}

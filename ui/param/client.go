@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"syscall"
 	"time"
 
 	"github.com/strakefs/strake/fs/status"
@@ -65,6 +67,11 @@ func Dial(ctx context.Context, path string) (*Process, error) {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), c.Close())
 	}
 	return p, nil
+}
+
+// Gone reports whether Dial failed because the process is not there any more: it was killed, or has just stopped.
+func Gone(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
 }
 
 // Close ends the conversation.

@@ -19,6 +19,7 @@ import (
 	"github.com/strakefs/strake/server/config"
 	"github.com/strakefs/strake/ui/dash"
 	"github.com/strakefs/strake/ui/metrics"
+	"github.com/strakefs/strake/ui/param"
 )
 
 // Process is what runs in this process.
@@ -30,6 +31,7 @@ type Process struct {
 	stats   *stats.Registry
 	sampler *metrics.Sampler
 	dash    *dash.Server
+	param   *param.Server
 	node    atomic.Pointer[server.Node]
 	mounts  []*fs.Mount
 	gone    chan struct{} // closed when every mount is gone
@@ -60,6 +62,7 @@ func (p *Process) start(ctx context.Context) error {
 	if err := p.startDash(); err != nil {
 		return err
 	}
+	p.startParam()
 	node, err := server.Start(ctx, server.Options{Config: p.cfg, Log: p.log, Stats: p.stats})
 	if err != nil {
 		return err
@@ -154,9 +157,9 @@ func (p *Process) Wait() error {
 	}
 }
 
-// Close unmounts, then stops the targets, then the dashboard.
+// Close takes the parameter socket away, unmounts, then stops the targets, then the dashboard.
 func (p *Process) Close(ctx context.Context) error {
-	var errs []error
+	errs := []error{p.closeParam()}
 	for _, m := range p.mounts {
 		if err := m.Unmount(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", m.Dir(), err))
