@@ -47,6 +47,7 @@ type exerciser struct {
 	limit int    // largest size
 	trace []string
 	count int
+	sync  bool            // every write through a mapping is synced before the next operation
 	can   map[string]bool // operations the file system refused with EOPNOTSUPP are false
 }
 
@@ -242,7 +243,7 @@ func (x *exerciser) mapped(off, n, prot int, f func(b []byte)) error {
 		return fmt.Errorf("mmap: %w", err)
 	}
 	f(m[off-start:])
-	if prot&unix.PROT_WRITE != 0 && x.rng.IntN(2) == 0 {
+	if prot&unix.PROT_WRITE != 0 && (x.sync || x.rng.IntN(2) == 0) {
 		if err := unix.Msync(m, unix.MS_SYNC); err != nil {
 			return fmt.Errorf("msync: %w", err)
 		}

@@ -955,6 +955,7 @@ type pread int
 
 func (fd pread) ReadAt(p []byte, off int64) (int, error) {
 	n, err := unix.Pread(int(fd), p, off)
+	n = max(n, 0)
 	if err == nil && n == 0 && len(p) > 0 {
 		err = io.EOF
 	}

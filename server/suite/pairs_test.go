@@ -102,12 +102,12 @@ func pairChanges() []change {
 		act("rmdir and file of that name", func(r string) error {
 			return firstOf(func() error { return os.Remove(r + "/d") }, func() error { return os.WriteFile(r+"/d", []byte("no folder"), 0o644) })
 		}),
-		act("rename", func(r string) error { return os.Rename(r+"/f", r+"/new") }),
-		act("rename over a file", func(r string) error { return os.Rename(r+"/g", r+"/f") }),
-		act("rename across folders", func(r string) error { return os.Rename(r+"/f", r+"/d/new") }),
-		act("rename of a folder", func(r string) error { return os.Rename(r+"/full", r+"/new") }),
-		act("rename of a folder over one", func(r string) error { return os.Rename(r+"/full", r+"/d") }),
-		act("rename of a folder into one", func(r string) error { return os.Rename(r+"/full", r+"/d/new") }),
+		act("rename", func(r string) error { return unix.Rename(r+"/f", r+"/new") }),
+		act("rename over a file", func(r string) error { return unix.Rename(r+"/g", r+"/f") }),
+		act("rename across folders", func(r string) error { return unix.Rename(r+"/f", r+"/d/new") }),
+		act("rename of a folder", func(r string) error { return unix.Rename(r+"/full", r+"/new") }),
+		act("rename of a folder over one", func(r string) error { return unix.Rename(r+"/full", r+"/d") }),
+		act("rename of a folder into one", func(r string) error { return unix.Rename(r+"/full", r+"/d/new") }),
 		act("exchange", func(r string) error {
 			return unix.Renameat2(unix.AT_FDCWD, r+"/f", unix.AT_FDCWD, r+"/full", unix.RENAME_EXCHANGE)
 		}),
