@@ -19,19 +19,20 @@ type host struct {
 	sockets []string // files and folders; none: all of this host
 }
 
-// paths are the sockets to try. given says that the user named them.
-func (h *host) paths() (paths []string, given bool) {
-	if len(h.sockets) == 0 {
-		return param.Sockets(param.Folders()), false
+// paths are the sockets to try: those that the user named, then those that were found.
+func (h *host) paths() (named, found []string) {
+	folders := param.Folders()
+	if len(h.sockets) > 0 {
+		folders = nil
 	}
 	for _, s := range h.sockets {
 		if fi, err := os.Stat(s); err == nil && fi.IsDir() {
-			paths = append(paths, param.Sockets([]string{s})...)
+			folders = append(folders, s)
 		} else {
-			paths = append(paths, s)
+			named = append(named, s)
 		}
 	}
-	return paths, true
+	return named, param.Sockets(folders)
 }
 
 // dialed is what came of one socket.
@@ -48,7 +49,8 @@ func (s *session) connected(ctx context.Context, fn func() error) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, param.AskTime())
 	defer cancel()
-	paths, given := s.host.paths()
+	named, found := s.host.paths()
+	paths := slices.Concat(named, found)
 	results := make([]dialed, len(paths))
 	var wg sync.WaitGroup
 	for i, path := range paths {
@@ -65,7 +67,7 @@ func (s *session) connected(ctx context.Context, fn func() error) error {
 			}
 		case errors.Is(r.err, fs.ErrPermission) || errors.Is(r.err, status.Access):
 			refused++
-		case given || !param.Gone(r.err):
+		case i < len(named) || !param.Gone(r.err):
 			s.fail(codeOf(r.err), "%s: %v", paths[i], r.err)
 		}
 	}

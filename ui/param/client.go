@@ -152,7 +152,7 @@ func (p *Process) SetPermanent(pattern, value string) error {
 }
 
 // askTime is how long lctl waits for a process.
-const askTime = 15 * time.Second
+const askTime = 10 * time.Second
 
 // AskTime is how long a process may take to answer, permanent parameters included, before it is given up.
 func AskTime() time.Duration { return askTime }
