@@ -2,7 +2,9 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -33,22 +35,43 @@ func CreateMany(ctx context.Context, dir string, count int) (Rate, error) {
 		return Rate{}, fmt.Errorf("bench: createmany: %w", err)
 	}
 	defer os.RemoveAll(folder)
-	names := make([]string, count)
-	for i := range names {
-		names[i] = filepath.Join(folder, fmt.Sprintf("f%07d", i))
-	}
+	names := fileNames(folder, "f", count)
 	began := time.Now()
-	for i, name := range names {
-		if i%256 == 0 && ctx.Err() != nil {
-			return Rate{}, ctx.Err()
-		}
-		fd, err := unix.Open(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
-		if err != nil {
-			return Rate{}, fmt.Errorf("bench: create %s: %w", name, err)
-		}
-		if err := unix.Close(fd); err != nil {
-			return Rate{}, fmt.Errorf("bench: close %s: %w", name, err)
-		}
+	if err := createFiles(ctx, names, nil); err != nil {
+		return Rate{}, err
 	}
 	return Rate{Count: int64(count), Elapsed: time.Since(began)}, nil
+}
+
+// fileNames are count paths in folder, their names of one length.
+func fileNames(folder, prefix string, count int) []string {
+	names := make([]string, count)
+	for i := range names {
+		names[i] = filepath.Join(folder, fmt.Sprintf("%s%07d", prefix, i))
+	}
+	return names
+}
+
+// createFiles creates each path, which must not exist, writes content to it by one call (none when it is empty) and
+// closes it, one after the other.
+func createFiles(ctx context.Context, paths []string, content []byte) error {
+	for i, path := range paths {
+		if i%256 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		fd, err := unix.Open(path, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+		if err != nil {
+			return fmt.Errorf("bench: create %s: %w", path, err)
+		}
+		if len(content) > 0 {
+			var n int
+			if n, err = unix.Write(fd, content); err == nil && n != len(content) {
+				err = io.ErrShortWrite
+			}
+		}
+		if err := errors.Join(err, unix.Close(fd)); err != nil {
+			return fmt.Errorf("bench: write and close %s: %w", path, err)
+		}
+	}
+	return nil
 }

@@ -2,15 +2,9 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -24,20 +18,36 @@ func NewCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newFoundation())
+	cmd.AddCommand(newFoundation(), newLocks(), newHard(), newRank())
 	return cmd
+}
+
+// The workloads of the foundation.
+const (
+	Creates    Workload = "file creates"
+	Writes     Workload = "1 MiB streaming writes"
+	WritesSync Workload = "1 MiB writes and fsync"
+	Reads      Workload = "1 MiB streaming reads"
+	Random     Workload = "4 KiB direct random reads"
+)
+
+// foundationBars are what the foundation asks of four processes beside the loopback.
+func foundationBars() []bar {
+	return []bar{{Creates, 1.0, false}, {Writes, 0.6, true}, {WritesSync, 0, true}, {Reads, 0.6, true}, {Random, 0.6, false}}
+}
+
+// sizes are how much the workloads of one client do in a round.
+type sizes struct {
+	creates int   // files created
+	sizeMiB int64 // of the streamed file
+	reads   int   // random reads
 }
 
 // foundationOptions are the flags of `strake bench foundation`.
 type foundationOptions struct {
-	dir      string // folder on the disk to measure
-	module   string // source tree to build the loopback in
-	loopback string // built loopback, empty to build it
-	rounds   int
-	files    int   // created per round
-	sizeMiB  int64 // of the streamed file
-	reads    int   // random reads per round
-	check    bool  // fail when a bar is missed
+	common
+	example
+	sizes
 }
 
 func newFoundation() *cobra.Command {
@@ -52,93 +62,57 @@ taken of, and with it where the kernel has it (its reads and writes then never r
 setpriv.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd.Context(), cmd.OutOrStdout())
+			err := atLeast1(map[string]int64{"rounds": int64(o.rounds), "files": int64(o.creates), "size": o.sizeMiB, "reads": int64(o.reads)})
+			if err != nil {
+				return err
+			}
+			return o.experiment().run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.dir, "dir", "", "folder on the disk to measure (default: a new one in the temporary folder)")
-	f.StringVar(&o.module, "module", ".", "source tree to build go-fuse's loopback in")
-	f.StringVar(&o.loopback, "loopback", "", "built loopback binary (default: build it)")
-	f.IntVar(&o.rounds, "rounds", 5, "rounds; figures are medians over them")
-	f.IntVar(&o.files, "files", 10_000, "files created in a round")
+	o.common.flags(f)
+	o.example.flags(f)
+	f.IntVar(&o.creates, "files", 10_000, "files created in a round")
 	f.Int64Var(&o.sizeMiB, "size", 512, "streamed file in MiB")
 	f.IntVar(&o.reads, "reads", 20_000, "random reads in a round")
-	f.BoolVar(&o.check, "check", false, "exit status 1 when a bar is missed")
 	return cmd
 }
 
-func (o foundationOptions) run(ctx context.Context, out io.Writer) (err error) {
-	if o.rounds < 1 || o.files < 1 || o.sizeMiB < 1 || o.reads < 1 {
-		return fmt.Errorf("bench: rounds, files, size and reads are at least 1 (got %d, %d, %d, %d)", o.rounds, o.files, o.sizeMiB, o.reads)
+func (o foundationOptions) experiment() experiment {
+	return experiment{
+		common:  o.common,
+		contest: contest{[]string{loopback, passthrough, processes, single}, loopback, processes, foundationBars()},
+		name:    "foundation",
+		conditions: []string{fmt.Sprintf("1 MDT, 2 OSTs, default layout; %d files, %d MiB streamed, %d random reads a round",
+			o.creates, o.sizeMiB, o.reads)},
+		starters: o.starters,
+		round:    o.sizes.round,
 	}
-	base, err := os.MkdirTemp(o.dir, "strake-bench-")
-	if err != nil {
-		return fmt.Errorf("bench: %w", err)
-	}
-	list, err := o.systems(ctx, base)
-	defer func() {
-		for _, s := range list {
-			err = errors.Join(err, s.close())
-		}
-		if err == nil {
-			err = os.RemoveAll(base) // no mount is below it any more
-		}
-	}()
-	if err != nil {
-		return err
-	}
-	o.header(ctx, out, base)
-	found := results{}
-	for round := range o.rounds {
-		for i := range list { // who comes first changes with the round
-			s := list[(i+round)%len(list)]
-			if err := o.round(ctx, s, uint64(round), found); err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
-			}
-		}
-	}
-	missed, err := found.print(out, []string{loopback, passthrough, processes, single}, loopback, processes)
-	if err == nil && o.check && len(missed) > 0 {
-		err = fmt.Errorf("bench: below the bar: %v", missed)
-	}
-	return err
 }
 
-// systems starts all; on an error the list holds what has been started.
-func (o foundationOptions) systems(ctx context.Context, base string) (list []*system, err error) {
+func (o foundationOptions) starters(ctx context.Context, base string) ([]starter, error) {
 	binary, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
-	example := o.loopback
-	if example == "" {
-		if example, err = buildLoopback(ctx, o.module, base); err != nil {
-			return nil, err
-		}
+	example, err := o.example.path(ctx, base)
+	if err != nil {
+		return nil, err
 	}
-	for _, start := range []func() (*system, error){
-		func() (*system, error) { return startLoopback(ctx, filepath.Join(base, "loopback"), example) },
+	return []starter{
+		func() (*system, error) { return startLoopback(filepath.Join(base, "loopback"), example) },
 		func() (*system, error) { return startPassthrough(ctx, filepath.Join(base, "passthrough"), example) },
-		func() (*system, error) { return startProcesses(ctx, filepath.Join(base, "processes"), binary) },
+		func() (*system, error) { return startProcesses(ctx, filepath.Join(base, "processes"), binary, 1) },
 		func() (*system, error) { return startAll(ctx, filepath.Join(base, "all"), binary) },
-	} {
-		s, err := start()
-		if s != nil {
-			list = append(list, s)
-		}
-		if err != nil {
-			return list, err
-		}
-	}
-	return list, nil
+	}, nil
 }
 
-// round runs every workload once on a system. Before each, dirty pages of the ones before are written out, so that a
-// system does not pay for the writes of another.
-func (o foundationOptions) round(ctx context.Context, s *system, seed uint64, found results) error {
-	path := filepath.Join(s.mnt, "stream")
+// round runs every workload once on a system. Before each that writes, dirty pages of the ones before are written out,
+// so that a system does not pay for the writes of another.
+func (o sizes) round(ctx context.Context, s *system, seed uint64, found results) error {
+	path := filepath.Join(s.mnts[0], "stream")
 	unix.Sync()
-	created, err := CreateMany(ctx, s.mnt, o.files)
+	created, err := CreateMany(ctx, s.mnts[0], o.creates)
 	if err != nil {
 		return err
 	}
@@ -164,32 +138,4 @@ func (o foundationOptions) round(ctx context.Context, s *system, seed uint64, fo
 		return fmt.Errorf("bench: %w", err)
 	}
 	return nil
-}
-
-// version is what the measured binary says of itself, its commit among it.
-func version(ctx context.Context) string {
-	binary, err := os.Executable()
-	if err != nil {
-		return "strake, version unknown"
-	}
-	out, err := exec.CommandContext(ctx, binary, "version").Output()
-	line, _, _ := strings.Cut(string(out), "\n")
-	if err != nil || line == "" {
-		return "strake, version unknown"
-	}
-	return line
-}
-
-// header states commit, machine, nodes, options and rounds.
-func (o foundationOptions) header(ctx context.Context, w io.Writer, base string) {
-	var uts unix.Utsname
-	_ = unix.Uname(&uts)
-	var fs unix.Statfs_t
-	_ = unix.Statfs(base, &fs)
-	fmt.Fprintf(w, "%s, %s, Linux %s, %d CPUs, disk's file system type %#x, %s\n", version(ctx), runtime.Version(),
-		unix.ByteSliceToString(uts.Release[:]), runtime.NumCPU(), fs.Type, time.Now().UTC().Format(time.RFC3339))
-	fmt.Fprintf(w, "1 MDT, 2 OSTs, default layout; medians of %d rounds in turn; %d files, %d MiB streamed, %d random reads a round\n",
-		o.rounds, o.files, o.sizeMiB, o.reads)
-	fmt.Fprintln(w, "ratio: to the loopback without FUSE passthrough; spread and bar: of strake in four processes")
-	fmt.Fprintln(w, strings.Repeat("-", 100))
 }

@@ -33,9 +33,35 @@ func block(length int) []byte {
 func StreamWrite(ctx context.Context, path string, length int64) (written, synced Rate, err error) {
 	buf := block(StreamBlock)
 	began := time.Now()
+	if err := writeFile(ctx, path, buf, length); err != nil {
+		return Rate{}, Rate{}, err
+	}
+	written = Rate{Count: length, Elapsed: time.Since(began)}
+	if err := syncFile(path); err != nil {
+		return Rate{}, Rate{}, err
+	}
+	return written, Rate{Count: length, Elapsed: time.Since(began)}, nil
+}
+
+// SmallBlock is the size of one write of SmallWrite, in bytes.
+const SmallBlock = 4096
+
+// SmallWrite creates path (or cuts it to nothing) and writes count blocks of SmallBlock bytes, one behind the other and
+// without an fsync: what is measured is open, writes and close.
+func SmallWrite(ctx context.Context, path string, count int) (Rate, error) {
+	buf := block(SmallBlock)
+	began := time.Now()
+	if err := writeFile(ctx, path, buf, int64(count)*SmallBlock); err != nil {
+		return Rate{}, err
+	}
+	return Rate{Count: int64(count), Elapsed: time.Since(began)}, nil
+}
+
+// writeFile writes length bytes to path, made or cut to nothing, by calls of buf each.
+func writeFile(ctx context.Context, path string, buf []byte, length int64) error {
 	fd, err := unix.Open(path, unix.O_CREAT|unix.O_TRUNC|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
 	if err != nil {
-		return Rate{}, Rate{}, fmt.Errorf("bench: open %s: %w", path, err)
+		return fmt.Errorf("bench: open %s: %w", path, err)
 	}
 	for done := int64(0); done < length && err == nil; {
 		if err = ctx.Err(); err == nil {
@@ -45,13 +71,9 @@ func StreamWrite(ctx context.Context, path string, length int64) (written, synce
 		}
 	}
 	if err = errors.Join(err, unix.Close(fd)); err != nil {
-		return Rate{}, Rate{}, fmt.Errorf("bench: write %s: %w", path, err)
+		return fmt.Errorf("bench: write %s: %w", path, err)
 	}
-	written = Rate{Count: length, Elapsed: time.Since(began)}
-	if err := syncFile(path); err != nil {
-		return Rate{}, Rate{}, err
-	}
-	return written, Rate{Count: length, Elapsed: time.Since(began)}, nil
+	return nil
 }
 
 func syncFile(path string) error {
