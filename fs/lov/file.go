@@ -24,11 +24,14 @@ type File struct {
 	fid    fid.FID
 	layout *layout.Layout
 	gate   gate
+	tail   gate // appends, one at a time
 	// objects holds the objects of all components, stripe after stripe.
 	objects []osc.Object
 	// missing counts objects whose OST was not in the set yet.
 	missing atomic.Int32
-	size    atomic.Uint64
+	// locked: the OSTs' objects are used under locks.
+	locked atomic.Bool
+	size   atomic.Uint64
 	// exclusive says that size is the truth.
 	exclusive atomic.Bool
 
@@ -65,8 +68,12 @@ func (f *File) findLocked() {
 			if o := &f.objects[tag]; !o.Ready() {
 				if c := f.set.Get(stripe.OST); c != nil {
 					o.Init(c, osc.ObjectConfig{
-						ID: stripe.Object, File: f.fid, Stripe: uint32(s), Tag: tag, Holder: f, Owner: f.owner,
+						ID: stripe.Object, File: f.fid, Stripe: uint32(s), Component: &f.layout.Components[i], Tag: tag, Holder: f,
+						Owner: f.owner,
 					})
+					if c.Locked() {
+						f.locked.Store(true)
+					}
 					f.missing.Add(-1)
 				}
 			}
@@ -104,6 +111,11 @@ func (f *File) fail(err error) error { return fmt.Errorf("lov: %v: %w", f.fid, e
 
 // object gives the object of a component's stripe.
 func (f *File) object(c *layout.Component, s layout.StripeIndex) *osc.Object {
+	return &f.objects[f.tag(c, s)]
+}
+
+// tag gives the number of that object.
+func (f *File) tag(c *layout.Component, s layout.StripeIndex) int {
 	tag := int(s)
 	for i := range f.layout.Components {
 		if &f.layout.Components[i] == c {
@@ -111,7 +123,7 @@ func (f *File) object(c *layout.Component, s layout.StripeIndex) *osc.Object {
 		}
 		tag += len(f.layout.Components[i].Stripes)
 	}
-	return &f.objects[tag]
+	return tag
 }
 
 // WriteFailed keeps the first error until somebody is told. It implements osc.Holder.

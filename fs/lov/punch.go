@@ -25,32 +25,48 @@ func (f *File) Truncate(ctx context.Context, size uint64, mtime attr.Time) error
 	if err := f.fits(size); err != nil {
 		return err
 	}
-	prepare := func(ctx context.Context) error {
-		return f.each(func(i int, c *layout.Component, s layout.StripeIndex) error {
-			if c.Extent.End <= size && c.Extent.End != extent.EOF {
-				return nil
-			}
-			return f.objects[i].Settle(ctx, extent.Extent{Start: objectCut(c, s, size), End: extent.EOF})
-		})
-	}
-	return f.alone(ctx, prepare, func() error {
-		f.changed(mtime)
-		err := f.each(func(i int, c *layout.Component, s layout.StripeIndex) error {
-			if c.Extent.End <= size && c.Extent.End != extent.EOF {
-				return nil
-			}
-			e := extent.Extent{Start: objectCut(c, s, size), End: extent.EOF}
-			f.objects[i].Cut(e.Start)
-			// Old data may have been queued since prepare.
-			if err := f.objects[i].Settle(context.Background(), e); err != nil {
+	p := f.takePins()
+	p.tail(size)
+	return f.alone(ctx, p, func(ctx context.Context) error {
+		return f.eachSpan(p, func(sp *span) error {
+			o := &f.objects[sp.tag]
+			if err := o.SettleOthers(ctx, sp.e); err != nil {
 				return err
 			}
-			return f.objects[i].Punch(e, mtime)
+			return o.Settle(ctx, sp.e)
+		})
+	}, func() error {
+		f.changed(mtime)
+		err := f.eachSpan(p, func(sp *span) error {
+			o := &f.objects[sp.tag]
+			o.Cut(sp.e.Start)
+			// Old data may have been queued since prepare.
+			if err := o.Settle(context.Background(), sp.e); err != nil {
+				return err
+			}
+			err := o.Punch(sp.e, mtime, sp.pin.Handle())
+			if err == nil {
+				sp.pin.Cut(sp.e.Start)
+			}
+			return err
 		})
 		if err == nil {
 			f.SetSize(size)
 		}
 		return err
+	})
+}
+
+// eachSpan runs fn for each span, in parallel, and returns the error of the lowest object.
+func (f *File) eachSpan(p *pins, fn func(*span) error) error {
+	if len(p.list) == 1 {
+		return fn(&p.list[0])
+	}
+	return f.each(func(i int, _ *layout.Component, _ layout.StripeIndex) error {
+		if sp := p.of(i); sp != nil {
+			return fn(sp)
+		}
+		return nil
 	})
 }
 
@@ -80,29 +96,40 @@ func (f *File) fits(size uint64) error {
 	return nil
 }
 
-// alone runs change while no other call uses the file's bytes. prepare runs before, may be interrupted and must change
+// alone runs change while no other call uses the file's bytes, here or on another client: it locks what p covers for writing,
+// and gives p back in the end. prepare runs before, may be interrupted and must change
 // nothing. change cannot be interrupted: a request that the caller no longer waits for could reach the OST behind
 // later writes. So it goes on and keeps the others out when ctx ends first.
-func (f *File) alone(ctx context.Context, prepare func(context.Context) error, change func() error) error {
+func (f *File) alone(ctx context.Context, p *pins, prepare func(context.Context) error, change func() error) error {
 	if err := f.ready(); err != nil {
+		p.give()
 		return err
 	}
 	if err := f.gate.own(ctx); err != nil {
+		p.give()
 		return f.fail(err)
 	}
-	if err := prepare(ctx); err != nil {
+	leave := func() {
+		p.give()
 		f.gate.leave()
+	}
+	err := p.lock(ctx, askWrite, noExtent)
+	if err == nil {
+		err = prepare(ctx)
+	}
+	if err != nil {
+		leave()
 		return err
 	}
 	if ctx.Done() == nil {
-		defer f.gate.leave()
+		defer leave()
 		return change()
 	}
 	// gone tells who reports the error: the first of the two to take its token.
 	done, gone := make(chan error, 1), make(chan struct{}, 1)
 	f.set.running.Go(func() {
 		err := change()
-		f.gate.leave()
+		leave()
 		select {
 		case gone <- struct{}{}:
 			done <- err
@@ -143,17 +170,26 @@ func (f *File) Fallocate(ctx context.Context, mode uint32, off, n uint64, mtime 
 	if err := f.fits(e.End); err != nil {
 		return err
 	}
-	flush := func(ctx context.Context) error { return f.flush(ctx, e) }
-	return f.alone(ctx, flush, func() error {
+	p := f.takePins()
+	p.cover(e)
+	prepare := func(ctx context.Context) error {
+		for i := range p.list {
+			if err := f.objects[p.list[i].tag].SettleOthers(ctx, p.list[i].e); err != nil {
+				return err
+			}
+		}
+		return f.flush(ctx, e)
+	}
+	return f.alone(ctx, p, prepare, func() error {
 		if mode&(PunchHole|ZeroRange) != 0 {
 			f.changed(mtime)
 		}
-		err := f.each(func(i int, c *layout.Component, s layout.StripeIndex) error {
-			part := f.on(i, e)
-			if part.Empty() {
-				return nil
+		err := f.eachSpan(p, func(sp *span) error {
+			err := f.objects[sp.tag].Fallocate(mode, sp.e, mtime, sp.pin.Handle())
+			if err == nil && mode&KeepSize == 0 {
+				sp.pin.Wrote(sp.e.End)
 			}
-			return f.objects[i].Fallocate(mode, part, mtime)
+			return err
 		})
 		if err == nil && mode&KeepSize == 0 {
 			f.grow(e.End)

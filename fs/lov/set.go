@@ -21,6 +21,9 @@ type Set struct {
 	mu   sync.RWMutex
 	oscs map[layout.OSTIndex]*osc.OSC // guarded by mu
 
+	kernel osc.Kernel
+	pins   sync.Pool // of *pins
+
 	// running counts calls that go on although their caller was interrupted.
 	running sync.WaitGroup
 }
@@ -43,6 +46,7 @@ func (s *Set) Add(o *osc.OSC) {
 		panic(fmt.Sprintf("lov: OST %d twice", o.Index()))
 	}
 	s.oscs[o.Index()] = o
+	o.Attach(&s.kernel)
 }
 
 // Get returns the OSC of an index, nil if there is none.
@@ -130,6 +134,7 @@ func (s *Set) Close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		s.running.Wait()
+		s.kernel.Close()
 		close(done)
 	}()
 	select {

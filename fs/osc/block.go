@@ -6,6 +6,7 @@ import (
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/extent"
+	"github.com/strakefs/strake/fs/ldlm"
 )
 
 // block is an aligned range of an object, one full RPC long, that has dirty or unanswered data. It exists only then.
@@ -18,6 +19,9 @@ type block struct {
 	dirty []*page
 	// writes holds frozen data in the order it was frozen: queued or being sent.
 	writes []*write
+	// lock is the lock under which the newest dirty bytes were gathered, 0 without locks. It is held, or being revoked, for as
+	// long as they are dirty.
+	lock ldlm.Handle
 	// mtime is the newest of the dirty pages.
 	mtime attr.Time
 	// size is the number of dirty bytes.

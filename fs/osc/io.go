@@ -5,6 +5,7 @@ import (
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/extent"
+	"github.com/strakefs/strake/fs/ldlm"
 )
 
 // grantRounds is how often a write without grant waits for an answer that may bring some before it goes through.
@@ -17,23 +18,32 @@ const gapsMax = 8
 // Write gathers b at off and returns when it is all in the cache. Without room it waits, without grant it goes through.
 // It returns how many bytes were accepted; fewer than len(b) come with an error. ctx ending while it waits is kind
 // Interrupted.
-// Precondition: len(b) > 0.
-func (o *Object) Write(ctx context.Context, b []byte, off uint64, mtime attr.Time) (int, error) {
-	if !o.covered(extent.Extent{Start: off, End: off + uint64(len(b))}) {
-		return o.WriteThrough(ctx, b, off, mtime)
+// Precondition: len(b) > 0; lock is the Handle of a Pin in mode PW that covers the bytes.
+func (o *Object) Write(ctx context.Context, b []byte, off uint64, mtime attr.Time, lock ldlm.Handle) (int, error) {
+	if err := o.alone(ctx, extent.Extent{Start: off, End: off + uint64(len(b))}); err != nil {
+		return 0, err
 	}
-	n, why := o.put(b, off, mtime)
+	n, why := o.put(b, off, mtime, lock)
 	if why == enough {
 		return n, nil
 	}
-	return o.writeSlow(ctx, b, off, mtime, n)
+	return o.writeSlow(ctx, rest{b: b, off: off, mtime: mtime, lock: lock}, n)
+}
+
+// rest is a write that goes on.
+type rest struct {
+	b     []byte
+	off   uint64
+	mtime attr.Time
+	lock  ldlm.Handle
 }
 
 // writeSlow goes on with a write of which n bytes are in.
-func (o *Object) writeSlow(ctx context.Context, b []byte, off uint64, mtime attr.Time, n int) (int, error) {
+func (o *Object) writeSlow(ctx context.Context, r rest, n int) (int, error) {
+	b, off := r.b, r.off
 	for round := 0; ; round++ {
 		ch := o.osc.cache.waiter()
-		k, why := o.put(b[n:], off+uint64(n), mtime)
+		k, why := o.put(b[n:], off+uint64(n), r.mtime, r.lock)
 		n += k
 		switch {
 		case why == enough:
@@ -43,7 +53,7 @@ func (o *Object) writeSlow(ctx context.Context, b []byte, off uint64, mtime attr
 		}
 		o.osc.press(why)
 		if why == noGrant && (round >= grantRounds || !o.osc.busy()) {
-			k, err := o.WriteThrough(ctx, b[n:], off+uint64(n), mtime)
+			k, err := o.WriteThrough(ctx, b[n:], off+uint64(n), r.mtime, r.lock)
 			return n + k, err
 		}
 		select {
@@ -56,15 +66,19 @@ func (o *Object) writeSlow(ctx context.Context, b []byte, off uint64, mtime attr
 }
 
 // WriteThrough sends b at off and returns when it is answered. Older data of the same bytes goes first. When ctx ends
-// before, it is kind Interrupted and the data may still be written; the Holder hears of it. Otherwise as Write.
-func (o *Object) WriteThrough(ctx context.Context, b []byte, off uint64, mtime attr.Time) (int, error) {
+// before, it is kind Interrupted and the data may still be written; the Holder hears of it. Otherwise as Write. lock may also
+// be 0: then the OST takes a lock of its own, and nothing of it is kept here.
+func (o *Object) WriteThrough(ctx context.Context, b []byte, off uint64, mtime attr.Time, lock ldlm.Handle) (int, error) {
+	if err := o.alone(ctx, extent.Extent{Start: off, End: off + uint64(len(b))}); err != nil {
+		return 0, err
+	}
 	t := o.osc.newTicket()
 	var stop error
 	n := 0
 	for n < len(b) && stop == nil {
 		k := o.osc.piece(off+uint64(n), len(b)-n)
 		if stop = o.room(ctx, off+uint64(n), k); stop == nil {
-			o.submit(t, b[n:n+k], off+uint64(n), mtime)
+			o.submit(t, rest{b: b[n : n+k], off: off + uint64(n), mtime: mtime, lock: lock})
 			n += k
 		}
 	}
@@ -138,10 +152,12 @@ func (o *Object) room(ctx context.Context, off uint64, n int) error {
 
 // submit queues one write-through behind what is dirty in its block.
 // Precondition: its memory was taken; it lies in one block.
-func (o *Object) submit(t *ticket, b []byte, off uint64, mtime attr.Time) {
+func (o *Object) submit(t *ticket, r rest) {
+	b, off := r.b, r.off
 	w := o.osc.newWrite()
 	size := pageSize(len(b))
-	w.start, w.end, w.mtime, w.ticket = off, off+uint64(len(b)), mtime, t
+	w.start, w.end, w.mtime, w.ticket = off, off+uint64(len(b)), r.mtime, t
+	w.lock = r.lock
 	for pos := off; pos < w.end; {
 		p := o.osc.cache.page(size)
 		p.base = pos &^ uint64(size-1)
@@ -163,13 +179,17 @@ func (o *Object) submit(t *ticket, b []byte, off uint64, mtime attr.Time) {
 // dirty data. When ctx ends it is kind Interrupted.
 //
 // Every byte is either copied from the cache while the mutex is held, or asked of the OST when the cache had nothing
-// unanswered there: then the OST has the newest.
-func (o *Object) Read(ctx context.Context, b []byte, off uint64) error {
+// unanswered there: then the OST has the newest. lock is the Handle of a Pin that covers bytes of it, or 0: the OST takes
+// a lock of its own for as long as each request runs.
+func (o *Object) Read(ctx context.Context, b []byte, off uint64, lock ldlm.Handle) error {
+	if err := o.alone(ctx, extent.Extent{Start: off, End: off + uint64(len(b))}); err != nil {
+		return err
+	}
 	var gaps [gapsMax]extent.Extent
 	for n := 0; n < len(b); {
 		k, g := o.overlay(b[n:], off+uint64(n), gaps[:0])
 		for _, e := range g {
-			if err := o.fetch(ctx, b[e.Start-off:e.End-off], e.Start); err != nil {
+			if err := o.fetch(ctx, b[e.Start-off:e.End-off], e.Start, lock); err != nil {
 				return err
 			}
 		}

@@ -9,6 +9,8 @@ import (
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/extent"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
@@ -25,9 +27,11 @@ type Holder interface {
 // ObjectConfig says what an object is.
 type ObjectConfig struct {
 	ID fid.ObjectID
-	// File is the file that it belongs to, Stripe its place there.
-	File   fid.FID
-	Stripe uint32
+	// File is the file that it belongs to, Stripe its place there: the number of its stripe in Component, which tells where the
+	// object's bytes are in the file and must not change. Component may be nil where no kernel caches pages.
+	File      fid.FID
+	Stripe    uint32
+	Component *layout.Component
 	// Tag is given to Holder.Written.
 	Tag    int
 	Holder Holder
@@ -40,6 +44,8 @@ type Object struct {
 	id     fid.ObjectID
 	file   fid.FID
 	stripe uint32
+	comp   *layout.Component
+	place  layout.StripeIndex
 	tag    int
 	holder Holder
 
@@ -47,9 +53,10 @@ type Object struct {
 	owner  Owner             // guarded by mu
 	blocks map[uint64]*block // guarded by mu: by offset / OSC.block; only those with data
 	dirty  int64             // guarded by mu: bytes dirty or unanswered
-	end    uint64            // guarded by mu: the object is at least this long
 	space  space             // guarded by mu
 	done   chan struct{}     // guarded by mu: closed when a write ended; nil when nobody waits
+
+	nextLive *Object // guarded by live.mu
 }
 
 // Init makes o an object of c.
@@ -57,6 +64,7 @@ type Object struct {
 func (o *Object) Init(c *OSC, cfg ObjectConfig) {
 	o.osc, o.id, o.file, o.stripe = c, cfg.ID, cfg.File, cfg.Stripe
 	o.tag, o.holder, o.owner = cfg.Tag, cfg.Holder, cfg.Owner
+	o.comp, o.place = cfg.Component, layout.StripeIndex(cfg.Stripe)
 }
 
 // Ready reports whether Init was called.
@@ -79,16 +87,14 @@ func (o *Object) Dirty() int64 {
 	return o.dirty
 }
 
-// End is a size that the object has at least: what this client wrote or was told, cut by its truncates.
-func (o *Object) End() uint64 {
+// DirtyEnd is behind the last byte that is dirty or unanswered, 0 when nothing is. DirtyEnd of another File's Object of the
+// same object is not in it.
+func (o *Object) DirtyEnd() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.end
+	end, _ := o.dirtyLocked()
+	return end
 }
-
-// covered reports whether this client may keep the bytes of e in its cache. It may keep all of them: a mount that
-// writes is the file system's only writer, the targets refuse a second one. Extent locks answer this once there are several.
-func (o *Object) covered(extent.Extent) bool { return o.osc != nil }
 
 func (o *Object) blockLocked(index uint64) *block {
 	bl := o.blocks[index]
@@ -96,6 +102,9 @@ func (o *Object) blockLocked(index uint64) *block {
 		bl = o.osc.newBlock(o, index)
 		if o.blocks == nil {
 			o.blocks = make(map[uint64]*block)
+		}
+		if len(o.blocks) == 0 {
+			o.osc.live.enter(o)
 		}
 		o.blocks[index] = bl
 	}
@@ -132,7 +141,7 @@ func (o *Object) freeze(index uint64) uint64 {
 }
 
 // put gathers b at off; see block.put.
-func (o *Object) put(b []byte, off uint64, mtime attr.Time) (int, shortage) {
+func (o *Object) put(b []byte, off uint64, mtime attr.Time, lock ldlm.Handle) (int, shortage) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	size := o.osc.block
@@ -146,8 +155,7 @@ func (o *Object) put(b []byte, off uint64, mtime attr.Time) (int, shortage) {
 		n += k
 		o.dirty += int64(bl.size - before)
 		if k > 0 {
-			bl.mtime = bl.mtime.Later(mtime)
-			o.end = max(o.end, pos+uint64(k))
+			bl.mtime, bl.lock = bl.mtime.Later(mtime), lock
 			if clean {
 				o.osc.dirtied(bl)
 			}
@@ -230,29 +238,36 @@ func (o *Object) Cut(start uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, i := range o.indexesLocked(extent.Extent{Start: start, End: extent.EOF}) {
-		o.cutLocked(o.blocks[i], start)
+		o.cutLocked(o.blocks[i], extent.Extent{Start: start, End: extent.EOF})
 	}
-	o.end = min(o.end, start)
 	o.space.cut(start)
 	o.osc.cache.announce()
 }
 
-func (o *Object) cutLocked(bl *block, start uint64) {
-	var gone uint64
-	i := find(bl.dirty, start)
-	if i < len(bl.dirty) && bl.dirty[i].start < start {
-		gone += bl.dirty[i].end - start
-		bl.dirty[i].end = start
+// cutLocked drops what is dirty of a block in e, and returns how much that was. The block may be gone afterwards.
+func (o *Object) cutLocked(bl *block, e extent.Extent) (gone uint64) {
+	i := find(bl.dirty, e.Start)
+	if i < len(bl.dirty) && bl.dirty[i].start < e.Start {
+		// A page that reaches over both ends of e loses what is behind e too: its bytes are one run.
+		gone += bl.dirty[i].end - e.Start
+		bl.dirty[i].end = e.Start
 		i++
 	}
-	for _, p := range bl.dirty[i:] {
-		gone += p.end - p.start
+	j := i
+	for ; j < len(bl.dirty) && bl.dirty[j].end <= e.End; j++ {
+		gone += bl.dirty[j].end - bl.dirty[j].start
+	}
+	if j < len(bl.dirty) && bl.dirty[j].start < e.End {
+		gone += e.End - bl.dirty[j].start
+		bl.dirty[j].start = e.End
 	}
 	if gone == 0 {
-		return
+		return 0
 	}
-	o.osc.cache.give(o.osc.share, bl.dirty[i:])
-	bl.dirty = bl.dirty[:i]
+	o.osc.cache.give(o.osc.share, bl.dirty[i:j])
+	n := i + copy(bl.dirty[i:], bl.dirty[j:])
+	clear(bl.dirty[n:])
+	bl.dirty = bl.dirty[:n]
 	bl.size -= gone
 	o.dirty -= int64(gone)
 	o.osc.unreserve(gone)
@@ -260,6 +275,7 @@ func (o *Object) cutLocked(bl *block, start uint64) {
 		o.osc.cleaned(bl)
 	}
 	o.dropBlockLocked(bl)
+	return gone
 }
 
 // Discard drops what is dirty, and what is queued and not sent yet: the file is gone.
@@ -271,7 +287,7 @@ func (o *Object) Discard() {
 		for _, w := range bl.writes {
 			w.dropped = true
 		}
-		o.cutLocked(bl, 0)
+		o.cutLocked(bl, extent.Extent{End: extent.EOF})
 	}
 	o.osc.cache.announce()
 }

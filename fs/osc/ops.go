@@ -7,6 +7,7 @@ import (
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/extent"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
@@ -31,7 +32,7 @@ func (s *Space) Add(t Space) {
 // A zero Exists is an object that was never made or is destroyed.
 type Glimpse struct {
 	Size, Blocks uint64
-	Mtime        attr.Time
+	Mtime, Ctime attr.Time
 	Exists       bool
 }
 
@@ -77,17 +78,16 @@ func (o *Object) Sync(ctx context.Context) error {
 // Punch frees e; an End of extent.EOF makes Start the object's size. It waits for the answer and cannot be interrupted,
 // because a request that nobody waits for could reach the OST behind later writes; it ends with the OSC at the latest.
 // Precondition: nothing in e is dirty or unanswered, and no write to e begins before it returned.
-func (o *Object) Punch(e extent.Extent, mtime attr.Time) error {
+func (o *Object) Punch(e extent.Extent, mtime attr.Time, lock ldlm.Handle) error {
 	var id wirepb.Object
 	m := wirepb.PunchRequest{Object: o.name(&id), Start: e.Start, End: e.End, MtimeSec: mtime.Sec, MtimeNsec: mtime.Nsec}
-	r, err := o.call(&o.osc.life, wire.OpPunch, &m)
+	r, err := o.change(lock, &m.Lock, wire.OpPunch, &m)
 	if err != nil {
 		return err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if e.End == extent.EOF {
-		o.end = e.Start
 		o.space.told(guessCut(o.space.blocks, r.Blocks, e.Start), e.Start)
 	} else {
 		o.space.vague = true
@@ -97,18 +97,16 @@ func (o *Object) Punch(e extent.Extent, mtime attr.Time) error {
 
 // Fallocate does what fallocate(2) with these mode bits does to the bytes of e. It waits as Punch does.
 // Precondition: as for Punch.
-func (o *Object) Fallocate(mode uint32, e extent.Extent, mtime attr.Time) error {
+func (o *Object) Fallocate(mode uint32, e extent.Extent, mtime attr.Time, lock ldlm.Handle) error {
 	var id wirepb.Object
 	m := wirepb.FallocateRequest{
 		Object: o.name(&id), Mode: mode, Offset: e.Start, Length: e.Len(), MtimeSec: mtime.Sec, MtimeNsec: mtime.Nsec,
 	}
-	r, err := o.call(&o.osc.life, wire.OpFallocate, &m)
-	if err != nil {
+	if _, err := o.change(lock, &m.Lock, wire.OpFallocate, &m); err != nil {
 		return err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.end = max(o.end, r.Size)
 	o.space.vague = true
 	return nil
 }
@@ -116,9 +114,15 @@ func (o *Object) Fallocate(mode uint32, e extent.Extent, mtime attr.Time) error 
 // Seek finds the first byte from off on that is data, or that is in a hole; the object's end counts as a hole. found is
 // false when there is none.
 // Precondition: nothing is dirty.
-func (o *Object) Seek(ctx context.Context, off uint64, hole bool) (pos uint64, found bool, err error) {
+func (o *Object) Seek(ctx context.Context, off uint64, hole bool, lock ldlm.Handle) (pos uint64, found bool, err error) {
 	var id wirepb.Object
-	r, err := o.call(ctx, wire.OpSeek, &wirepb.SeekRequest{Object: o.name(&id), Offset: off, Hole: hole})
+	m := wirepb.SeekRequest{Object: o.name(&id), Offset: off, Hole: hole}
+	m.Lock, _ = o.osc.remote(lock)
+	r, err := o.call(ctx, wire.OpSeek, &m)
+	if m.Lock != 0 && errors.Is(err, status.BadHandle) {
+		m.Lock = 0
+		r, err = o.call(ctx, wire.OpSeek, &m)
+	}
 	switch {
 	case errors.Is(err, status.NoDevice) && hole:
 		return off, true, nil
@@ -130,22 +134,22 @@ func (o *Object) Seek(ctx context.Context, off uint64, hole bool) (pos uint64, f
 	return r.Offset, true, nil
 }
 
-// Glimpse asks the OST for the object's size.
-func (o *Object) Glimpse(ctx context.Context) (Glimpse, error) {
-	var id wirepb.Object
-	r, err := o.call(ctx, wire.OpGlimpse, &wirepb.GlimpseRequest{Object: o.name(&id)})
-	if err != nil {
-		return Glimpse{}, err
+// change runs a request that changes the object under a lock; field is where the request names it.
+func (o *Object) change(lock ldlm.Handle, field *uint64, op wire.Op, body rpc.Message) (*wirepb.ObjectReply, error) {
+	for {
+		h, ok := o.osc.remote(lock)
+		if !ok {
+			return nil, o.fail(op.String(), 0, errLost)
+		}
+		*field = h
+		r, err := o.call(&o.osc.life, op, body)
+		if h == 0 || !errors.Is(err, status.BadHandle) {
+			return r, err
+		}
+		if again, ok := o.osc.remote(lock); !ok || again == h {
+			return nil, o.fail(op.String(), 0, errLost)
+		}
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.dirty == 0 {
-		o.space.told(r.Blocks, r.Size)
-	}
-	return Glimpse{
-		Size: r.Size, Blocks: r.Blocks, Exists: r.Exists,
-		Mtime: attr.Time{Sec: r.MtimeSec, Nsec: r.MtimeNsec},
-	}, nil
 }
 
 func (o *Object) call(ctx context.Context, op wire.Op, body rpc.Message) (*wirepb.ObjectReply, error) {

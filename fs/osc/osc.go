@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/lockcache"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/wire"
@@ -52,6 +53,9 @@ type Options struct {
 	MaxAge time.Duration
 	// Cache is the memory of dirty data, shared by all OSCs of a process. nil makes one of the default size.
 	Cache *Cache
+	// Locks makes a lock cache: objects are used under extent locks, as they must be where anybody else may use them. nil uses
+	// them without locks.
+	Locks *LockOptions
 	// Log may be nil.
 	Log *slog.Logger
 	// Stats may be nil.
@@ -74,6 +78,15 @@ type OSC struct {
 	// tickets holds those that no write refers to any more.
 	tickets sync.Pool
 	figs    figures
+
+	locks  *lockcache.Cache // nil: no locks
+	kernel atomic.Pointer[Kernel]
+	epoch  atomic.Uint64 // counts losses of all locks
+	covers covers
+	live   live
+	replay replay
+	// maxDirty, maxInFlight and maxRPC are parameters: bytes, requests, bytes.
+	maxDirty, maxInFlight, maxRPC atomic.Int64
 
 	mu      sync.Mutex
 	grant   grant
@@ -119,11 +132,17 @@ func New(o Options) *OSC {
 	}
 	o.MaxDirtyBytes = max(o.MaxDirtyBytes, largeBytes)
 	c := &OSC{o: o, log: o.Log.With("target", o.Name), cache: o.Cache, block: uint64(o.RPCBytes)}
+	c.maxDirty.Store(o.MaxDirtyBytes)
+	c.maxInFlight.Store(int64(o.MaxInFlight))
+	c.maxRPC.Store(int64(o.RPCBytes))
 	c.brws.New = func() any { return new(brw) }
 	c.brw.Store(wire.BulkMax)
 	c.life.done = make(chan struct{})
 	c.share = c.cache.join()
 	c.register(o.Stats)
+	if o.Locks != nil {
+		c.openLocks(o.Locks)
+	}
 	c.wg.Go(c.writeback)
 	return c
 }
@@ -137,6 +156,9 @@ func (c *OSC) Connected(r *wirepb.ConnectReply) {
 	c.grant.connected(r.Grant)
 	c.mu.Unlock()
 	c.cache.announce()
+	if c.locks != nil && c.locks.Connected(r) {
+		c.handBack()
+	}
 }
 
 // Index of the OST.
@@ -145,12 +167,15 @@ func (c *OSC) Index() layout.OSTIndex { return c.o.Index }
 // Name of the target.
 func (c *OSC) Name() string { return c.o.Name }
 
-func (c *OSC) rpcBytes() uint64 { return min(c.block, c.brw.Load()) }
+func (c *OSC) rpcBytes() uint64 { return min(c.block, c.brw.Load(), uint64(c.maxRPC.Load())) }
 
 // Close writes back what is dirty until ctx ends, stops and waits for all goroutines. Data that could not be written is
 // lost then, which the error says. Objects must not be used afterwards.
 func (c *OSC) Close(ctx context.Context) error {
 	err := c.flush(ctx)
+	if c.locks != nil && err == nil {
+		_, err = c.locks.Clear(ctx)
+	}
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -160,6 +185,10 @@ func (c *OSC) Close(ctx context.Context) error {
 	left := c.dirty + c.pending
 	c.mu.Unlock()
 	close(c.life.done)
+	if c.locks != nil {
+		c.replay.end()
+		c.locks.Close()
+	}
 	c.freezeOldest(^uint64(0))
 	c.wg.Wait()
 	c.cache.announce()

@@ -116,7 +116,7 @@ func newObject(t testing.TB, o Options) (*fakeImport, *Object, *holder) {
 
 func put(t testing.TB, o *Object, off uint64, b []byte) {
 	t.Helper()
-	if n, err := o.Write(bg, b, off, attr.Time{}); n != len(b) || err != nil {
+	if n, err := o.Write(bg, b, off, attr.Time{}, 0); n != len(b) || err != nil {
 		t.Fatalf("wrote %d of %d at %d: %v", n, len(b), off, err)
 	}
 }
@@ -149,7 +149,7 @@ func TestCachedBytesAgainstACopy(t *testing.T) {
 			},
 			"": func(rt *rapid.T) {
 				got := make([]byte, size)
-				if err := o.Read(bg, got, 0); err != nil {
+				if err := o.Read(bg, got, 0, 0); err != nil {
 					rt.Fatal(err)
 				}
 				if !bytes.Equal(got, want) {
@@ -247,7 +247,7 @@ func TestInterruptedWriteThroughIsHeardOf(t *testing.T) {
 		_, o, h := newObject(t, Options{Import: f})
 		ctx, cancel := context.WithCancel(bg)
 		cancel()
-		if n, err := o.WriteThrough(ctx, []byte("late"), 10, attr.Time{}); n != 0 || status.Of(err) != status.Interrupted {
+		if n, err := o.WriteThrough(ctx, []byte("late"), 10, attr.Time{}, 0); n != 0 || status.Of(err) != status.Interrupted {
 			t.Fatalf("%d %v", n, err)
 		}
 		close(f.hold)
@@ -273,7 +273,7 @@ func TestCloseTellsWhatIsLost(t *testing.T) {
 	if len(h.errs) != 1 || o.Dirty() != 0 || o.osc.cache.Used() != 0 {
 		t.Fatalf("%v, %d dirty, %d bytes of memory", h.errs, o.Dirty(), o.osc.cache.Used())
 	}
-	if _, err := o.Write(bg, []byte("x"), 0, attr.Time{}); !errors.Is(err, status.IO) {
+	if _, err := o.Write(bg, []byte("x"), 0, attr.Time{}, 0); !errors.Is(err, status.IO) {
 		t.Fatalf("wrote to a closed one: %v", err)
 	}
 }
@@ -321,9 +321,9 @@ func TestSteadyCallsDoNotAllocate(t *testing.T) {
 	b := make([]byte, 4096)
 	put(t, o, 0, b)
 	for name, fn := range map[string]func() error{
-		"overwrite":   func() error { _, err := o.Write(bg, b, 0, attr.Time{}); return err },
-		"cached read": func() error { return o.Read(bg, b, 0) },
-		"read":        func() error { return o.Read(bg, b, 8<<20) },
+		"overwrite":   func() error { _, err := o.Write(bg, b, 0, attr.Time{}, 0); return err },
+		"cached read": func() error { return o.Read(bg, b, 0, 0) },
+		"read":        func() error { return o.Read(bg, b, 8<<20, 0) },
 	} {
 		if err := fn(); err != nil {
 			t.Fatal(err)

@@ -69,7 +69,8 @@ func (s *space) guess(dirty, end uint64) uint64 {
 func (o *Object) Blocks() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.space.guess(uint64(o.dirty), o.end)
+	end, _ := o.dirtyLocked()
+	return o.space.guess(uint64(o.dirty), max(end, o.space.sent))
 }
 
 // Vague reports whether Blocks may be wrong with nothing dirty, so that a Glimpse is worth its request.
@@ -84,6 +85,5 @@ func (o *Object) Vague() bool {
 func (o *Object) SetSpace(size, blocks uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.end = max(o.end, size)
 	o.space.told(blocks, size)
 }

@@ -3,6 +3,7 @@ package osc
 import (
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/extent"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
@@ -19,6 +20,10 @@ type write struct {
 	charged uint64
 	// ticket is the call that waits for it, nil for gathered data. Guarded by the object's mutex.
 	ticket *ticket
+	// lock is the lock under which it was gathered or is written through, 0 for none: the OST takes one of its own.
+	lock ldlm.Handle
+	// lost says that the lock was lost before it was answered. Guarded by the object's mutex.
+	lost bool
 	// blocked says that an older write of the object overlaps; dropped that it must not be sent any more; sending
 	// that the request is on its way. Guarded by the object's mutex.
 	blocked, dropped, sending bool
@@ -90,13 +95,14 @@ func (o *Object) freezeLocked(bl *block) {
 		w := o.osc.newWrite()
 		w.pages = append(w.pages[:0], pages[:n]...)
 		w.start, w.end, w.charged, w.mtime = pages[0].start, pages[n-1].end, size, bl.mtime
+		w.lock = bl.lock
 		total += size
 		o.queueLocked(bl, w)
 		pages = pages[n:]
 	}
 	clear(bl.dirty)
 	bl.dirty = bl.dirty[:0]
-	bl.mtime, bl.size = attr.Time{}, 0
+	bl.mtime, bl.size, bl.lock = attr.Time{}, 0, 0
 	o.osc.frozen(bl, total)
 }
 
@@ -126,7 +132,6 @@ func (o *Object) finish(w *write, err error) {
 		o.holder.WriteFailed(err)
 	}
 	if err == nil && sent {
-		o.end = max(o.end, w.end)
 		o.space.wrote(w.start, w.end, w.reply.Blocks)
 		if t != nil && t.abandoned {
 			o.holder.Written(o.tag, w.end)
@@ -162,6 +167,9 @@ func (o *Object) dropBlockLocked(bl *block) {
 	if len(bl.dirty) == 0 && len(bl.writes) == 0 {
 		delete(o.blocks, bl.index)
 		o.osc.freeBlock(bl)
+		if len(o.blocks) == 0 {
+			o.osc.live.leave(o)
+		}
 	}
 }
 

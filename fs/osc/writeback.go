@@ -70,7 +70,7 @@ func (c *OSC) reserve(n uint64) shortage {
 	switch {
 	case c.closed:
 		return stopped
-	case c.dirty+c.pending+n > uint64(c.o.MaxDirtyBytes):
+	case c.dirty+c.pending+n > uint64(c.maxDirty.Load()):
 		return noRoom
 	case !c.grant.take(n):
 		return noGrant
@@ -151,7 +151,7 @@ func (c *OSC) push(w *write) {
 
 func (c *OSC) pushLocked(w *write) {
 	c.queue.push(w)
-	if c.senders < c.o.MaxInFlight {
+	if c.senders < int(c.maxInFlight.Load()) {
 		c.senders++
 		c.wg.Add(1)
 		go c.send()
@@ -225,7 +225,7 @@ func (c *OSC) freeWriteLocked(w *write) {
 	w.reply.Reset()
 	w.obj, w.bl, w.ticket, w.prev, w.next = nil, nil, nil, nil, nil
 	w.pages, w.charged = w.pages[:0], 0
-	w.blocked, w.dropped, w.sending = false, false, false
+	w.blocked, w.dropped, w.sending, w.lost, w.lock = false, false, false, false, 0
 	if len(c.writes) < pooledMax {
 		c.writes = append(c.writes, w)
 	}
@@ -245,7 +245,7 @@ func (c *OSC) newBlock(o *Object, index uint64) *block {
 func (c *OSC) freeBlock(bl *block) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	bl.obj = nil
+	bl.obj, bl.lock = nil, 0
 	if len(c.blocks) < pooledMax {
 		c.blocks = append(c.blocks, bl)
 	}

@@ -1,0 +1,142 @@
+package lov
+
+import (
+	"context"
+
+	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/extent"
+	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/ldlm"
+)
+
+// ReadAt is Read with no wishes, for bytes that do not come into the kernel's pages: CopyTo, tools.
+func (f *File) ReadAt(ctx context.Context, b []byte, off uint64) (int, error) {
+	h := How{Paged: true}
+	return f.read(ctx, b, off, &h)
+}
+
+// Read reads into b from off and returns how many bytes there are: fewer than len(b) only at the end of the file. It sees all
+// that any client has written; holes are zeros. The bytes are those of one moment, also where the call spans objects. It waits
+// for locks; ctx ending is kind Interrupted.
+func (f *File) Read(ctx context.Context, b []byte, off uint64, h *How) (int, error) {
+	h.Uncached, h.told = false, true
+	return f.read(ctx, b, off, h)
+}
+
+func (f *File) read(ctx context.Context, b []byte, off uint64, h *How) (int, error) {
+	if err := f.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer f.gate.leave()
+	if len(b) == 0 || off >= attr.SizeMax || f.truth() && off >= f.Size() {
+		return 0, nil
+	}
+	b = b[:min(uint64(len(b)), attr.SizeMax-off)]
+	if f.truth() { // whole pages, as the kernel keeps them: another client may write behind the end
+		if end := (f.Size() + pageSize - 1) / pageSize * pageSize; end > off {
+			b = b[:min(uint64(len(b)), end-off)]
+		}
+	}
+	if c, ok := f.chunk(off, uint64(len(b))); ok {
+		return f.readOne(ctx, b, c, h)
+	}
+	return f.readMany(ctx, b, off, h)
+}
+
+// pageSize is the kernel's; larger ones cost a lock on more than is read.
+const pageSize = 4096
+
+// holds is the range whose pages the kernel holds for a read.
+func (h *How) holds(off uint64, n int) extent.Extent {
+	if !h.Paged || h.Direct {
+		return noExtent
+	}
+	return extent.Extent{Start: off, End: off + uint64(n)}
+}
+
+// readOne reads bytes of one chunk.
+func (f *File) readOne(ctx context.Context, b []byte, c layout.Chunk, h *How) (int, error) {
+	tag := f.tag(c.Component, c.Stripe)
+	sp := span{tag: tag, c: c.Component, s: c.Stripe, e: extent.Extent{Start: c.ObjectOffset, End: c.ObjectOffset + c.Len}}
+	o := &f.objects[tag]
+	if !o.TryLock(ldlm.PR, sp.e, &sp.pin) {
+		if n, done, err := f.readLockless(ctx, b, &c, h); done || err != nil {
+			return n, err
+		}
+		a := askRead(h)
+		a.Extent = sp.e
+		if err := f.pinOne(ctx, o, a, &sp.pin, h.holds(c.FileOffset, len(b))); err != nil {
+			return 0, err
+		}
+	}
+	defer sp.pin.Unlock()
+	n, err := f.within(ctx, c.FileOffset, c.Len, &sp)
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	if !h.Direct {
+		sp.pin.Touch(sp.e.End)
+	}
+	if err := o.Read(ctx, b[:n], c.ObjectOffset, sp.pin.Handle()); err != nil {
+		return 0, err
+	}
+	return int(n), nil
+}
+
+// readLockless reads a chunk under a lock that the OST takes, when that is what the call wants, or the OST. done is false
+// when a lock must be had: own dirty data is there, or what is behind the object's end lies inside the file or not.
+func (f *File) readLockless(ctx context.Context, b []byte, c *layout.Chunk, h *How) (n int, done bool, err error) {
+	o := f.object(c.Component, c.Stripe)
+	if !f.locked.Load() || !h.Direct && !(h.mayUncache() && o.Lockless()) || o.Holds() {
+		return 0, false, nil
+	}
+	n, err = o.ReadThrough(ctx, b, c.ObjectOffset)
+	if err != nil {
+		return 0, false, err
+	}
+	if n < len(b) && len(f.objects) > 1 {
+		return 0, false, nil
+	}
+	h.Uncached = !h.Direct
+	return n, true, nil
+}
+
+// mayUncache: calls without a How of the caller's cannot tell him.
+func (h *How) mayUncache() bool { return h.told }
+
+// readMany reads bytes of several chunks, or of none.
+func (f *File) readMany(ctx context.Context, b []byte, off uint64, h *How) (int, error) {
+	p := f.takePins()
+	defer p.give()
+	p.cover(extent.Extent{Start: off, End: off + uint64(len(b))})
+	if err := p.lock(ctx, askRead(h), h.holds(off, len(b))); err != nil {
+		return 0, err
+	}
+	n, err := f.within(ctx, off, uint64(len(b)), p.lastSpan(off, uint64(len(b))))
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	if !h.Direct {
+		p.touch()
+	}
+	return f.readChunks(ctx, b[:n], off, p)
+}
+
+// readChunks reads the chunks in parallel.
+func (f *File) readChunks(ctx context.Context, b []byte, off uint64, p *pins) (int, error) {
+	list, left := f.parts(b, off)
+	clear(b[left:])
+	forParts(list, func(q *part) {
+		var lock ldlm.Handle
+		if sp := p.of(f.tag(q.Component, q.Stripe)); sp != nil {
+			lock = sp.pin.Handle()
+		}
+		q.err = f.object(q.Component, q.Stripe).Read(ctx, q.b, q.ObjectOffset, lock)
+	})
+	for i := range list {
+		if err := list[i].err; err != nil {
+			return int(list[i].FileOffset - off), err
+		}
+	}
+	return len(b), nil
+}

@@ -1,0 +1,136 @@
+package lov
+
+import (
+	"context"
+	"sync"
+
+	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/extent"
+	"github.com/strakefs/strake/fs/layout"
+)
+
+// truth reports whether the size kept here is the file's.
+func (f *File) truth() bool { return f.exclusive.Load() || !f.locked.Load() }
+
+// within is how many of n bytes from off are inside the file. last is the span of the last byte, with its lock pinned, nil
+// when no object holds it; only says that the file has no other object.
+//
+// In a file that others may change, the object's size as the lock tells it is enough for bytes in front of it: nobody else can
+// cut them off while the lock is held. For others all objects are asked.
+func (f *File) within(ctx context.Context, off, n uint64, last *span) (uint64, error) {
+	size := uint64(0)
+	if f.truth() {
+		size = f.Size()
+	} else {
+		if last != nil {
+			_, at := last.c.Locate(off + n - 1)
+			have, exact, known := last.pin.Size()
+			switch {
+			case known && at < have:
+				return n, nil
+			case known && exact && len(f.objects) == 1:
+				size = last.c.FileSize(last.s, have)
+				return min(n, size-min(size, off)), nil
+			}
+		}
+		s, err := f.glimpse(ctx)
+		if err != nil {
+			return 0, err
+		}
+		size = s.Size
+	}
+	return min(n, size-min(size, off)), nil
+}
+
+// Sizes is what a glimpse tells of a file: bytes, blocks of 512 bytes, time of the newest change of data, and of any change.
+type Sizes struct {
+	Size, Blocks uint64
+	Mtime, Ctime attr.Time
+}
+
+// Glimpse asks what is the file's size now, on all OSTs in parallel, with what any client has not written back yet. A lock
+// held on a whole object answers without a request. It never waits for a lock. Size is from then on what it found, if
+// no other call changed it meanwhile.
+func (f *File) Glimpse(ctx context.Context) (Sizes, error) {
+	if err := f.enter(ctx); err != nil {
+		return Sizes{}, err
+	}
+	defer f.gate.leave()
+	before := f.size.Load()
+	out, err := f.glimpse(ctx)
+	if err != nil {
+		return Sizes{}, err
+	}
+	if !f.locked.Load() || !f.size.CompareAndSwap(before, out.Size) {
+		f.grow(out.Size)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out.Mtime, out.Ctime = out.Mtime.Later(f.mtime), out.Ctime.Later(f.mtime)
+	return out, nil
+}
+
+// glimpse is Glimpse within a call.
+func (f *File) glimpse(ctx context.Context) (Sizes, error) {
+	var out Sizes
+	var mu sync.Mutex
+	err := f.each(func(i int, c *layout.Component, s layout.StripeIndex) error {
+		o := &f.objects[i]
+		dirty := o.DirtyEnd()
+		g, err := o.Glimpse(ctx)
+		if err != nil {
+			return err
+		}
+		size := c.FileSize(s, max(g.Size, dirty, o.DirtyEnd()))
+		mu.Lock()
+		defer mu.Unlock()
+		out.Size = max(out.Size, size)
+		out.Blocks += max(o.Blocks(), g.Blocks)
+		out.Mtime, out.Ctime = out.Mtime.Later(g.Mtime), out.Ctime.Later(g.Ctime)
+		return nil
+	})
+	if err != nil {
+		return Sizes{}, err
+	}
+	return out, nil
+}
+
+// end is the file's size, with every object's lock pinned from start to end, so that nobody else changes it.
+func (p *pins) end(ctx context.Context) (uint64, error) {
+	if p.f.truth() {
+		return p.f.Size(), nil
+	}
+	size := uint64(0)
+	for i := range p.list {
+		sp := &p.list[i]
+		n, exact, known := sp.pin.Size()
+		if !exact || !known {
+			g, err := p.f.objects[sp.tag].Glimpse(ctx)
+			if err != nil {
+				return 0, err
+			}
+			n = g.Size
+		}
+		size = max(size, sp.c.FileSize(sp.s, max(n, p.f.objects[sp.tag].DirtyEnd())))
+	}
+	return size, nil
+}
+
+// lastSpan is the span of the last byte of a call; nil when no object holds it.
+func (p *pins) lastSpan(off, n uint64) *span {
+	c := p.f.layout.At(off + n - 1)
+	if c == nil || len(c.Stripes) == 0 {
+		return nil
+	}
+	s, _ := c.Locate(off + n - 1)
+	return p.of(p.f.tag(c, s))
+}
+
+// touch notes that the kernel may cache what the spans cover.
+func (p *pins) touch() {
+	for i := range p.list {
+		if e := p.list[i].e; e.End != extent.EOF {
+			p.list[i].pin.Touch(e.End)
+		}
+	}
+}
