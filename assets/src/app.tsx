@@ -2,7 +2,7 @@ import { useEffect } from 'preact/hooks'
 import { LinkBanner, LinkState } from './components/link'
 import { Mark } from './components/mark'
 import { ThemeButton } from './components/theme-button'
-import { live } from './lib/feed'
+import { listen, live } from './lib/feed'
 import { route } from './lib/route'
 import { useStore } from './lib/store'
 import { pages } from './pages'
@@ -13,6 +13,7 @@ export function App() {
   const page = pages.find((p) => p.route === current)
   const fsname = overview?.fsname ?? ''
   const place = fsname || host?.names.name || ''
+  useEffect(() => listen(page?.topic ?? ''), [page])
   useEffect(() => {
     document.title = [page?.title, place, 'strake'].filter((part, i, all) => part && all.indexOf(part) === i).join(' · ')
   }, [page, place])
@@ -49,6 +50,8 @@ export function App() {
         <a href="/metrics">Prometheus</a>
         <a href="/api/v1/overview">overview JSON</a>
         <a href="/api/v1/host">host JSON</a>
+        <a href="/api/v1/locks">locks JSON</a>
+        <a href="/api/v1/hashtables">hash tables JSON</a>
         <a href="/api/v1/stats">statistics JSON</a>
         <a class="foot-end" href="/assets/licences.txt">Licences</a>
       </footer>

@@ -44,6 +44,22 @@ async function shot(name) {
   await page.screenshot({ path: `${shots}/${name}.png`, fullPage: true })
 }
 
+/** A page in both colour schemes, wide and narrow: nothing scrolls sideways. */
+async function views(name) {
+  for (const scheme of ['dark', 'light']) {
+    await page.emulateMedia({ colorScheme: scheme })
+    for (const width of [420, 1280]) {
+      await page.setViewportSize({ width, height: 900 })
+      await until(`${name}: no sideways scrolling at ${width}`, () => page.evaluate(() => document.documentElement.scrollWidth <= innerWidth))
+      if (shots) await page.waitForTimeout(600)
+      await shot(`${name}-${scheme}-${width}`)
+    }
+  }
+}
+
+// What a name must not do: see page_locks_test.go.
+const hostile = `<img src=x onerror="document.title='taken'">`
+
 try {
   await page.goto(url)
   await visible('All 3 targets are active.')
@@ -98,6 +114,43 @@ try {
   await page.locator('#filter').fill('[')
   await visible('bad parameter pattern')
   await page.locator('.statistics summary').click()
+
+  // The locks: live, with path, holders and waiters; what others named is text and nothing else.
+  const title = await page.title()
+  await page.locator('.nav a', { hasText: 'Locks' }).click()
+  await visible('for a lock')
+  assert.match(await page.title(), /^Locks/)
+  await until('a contended file with its path', async () =>
+    (await page.locator('.contended .name').allInnerTexts()).some((name) => name === `/projects/${hostile}/results.db`))
+  await until('an object with its stripe', async () => /object 0:0x1267, stripe 1/.test(await text('.contended')))
+  await until('a holder with its mode', async () => (await page.locator('.parties .mode', { hasText: 'PW' }).count()) > 1)
+  await until('a hostile client, as text', async () => (await text('.contended')).includes(hostile))
+  assert.equal(await page.locator('#lock-servers tbody tr').count(), 2)
+  assert.equal(await page.locator('#lock-caches tbody tr').count(), 1)
+  await until('six thousand locks', async () => /6,0\d\d\s+locks/.test(await text('#lock-servers tbody')))
+  await until('locks granted per second', async () => Number((await text('.cell:has(dt:text-is("Granted")) .figure')).replace(',', '')) > 0)
+  const waited = await text('#lock-servers tbody tr td:nth-of-type(4)')
+  await until('a growing number of waits', async () => (await text('#lock-servers tbody tr td:nth-of-type(4)')) !== waited)
+  assert.ok((await page.locator('#lock-activity canvas').count()) >= 2, 'fewer than two charts of locks')
+  await views('locks')
+
+  // The hash tables: a histogram each, the limit with its rule.
+  await page.locator('.nav a', { hasText: 'Hash tables' }).click()
+  await visible('tables are in good shape.')
+  assert.equal(await page.locator('.card').count(), 4)
+  const card = page.locator('.card', { hasText: 'llite.strake-1.inodes' })
+  assert.ok((await card.locator('.chains-bar').count()) >= 2, 'a histogram with fewer than two bars')
+  await until('the rule of the limit', async () => (await card.innerText()).includes(`max_cached_objects: ${hostile}`))
+  const found = () => card.locator('.card-facts').innerText()
+  const foundFirst = await found()
+  await until('figures that change', async () => (await found()) !== foundFirst)
+  await views('hashtables')
+  await page.locator('#figures summary').click()
+  await until('every table in the raw table', async () => (await page.locator('#figures tbody tr').count()) === 4)
+  assert.equal(await page.locator('img').count(), 0, 'a name became an element')
+  await page.locator('.nav a', { hasText: 'Overview' }).click()
+  await visible('All 3 targets are active.')
+  assert.equal(await page.title(), title)
 
   // Trouble is said in words.
   process.stdout.write('trouble\n')

@@ -73,6 +73,8 @@ func TestPageInBrowser(t *testing.T) {
 // world is a registry whose counters grow and a view of three targets.
 type world struct {
 	registry *stats.Registry
+	locks    *locking
+	cache    *lruTable
 	trouble  atomic.Bool
 	began    time.Time
 }
@@ -85,6 +87,11 @@ func newWorld(t *testing.T) *world {
 	}
 	metrics.RegisterProcess(w.registry, w.began)
 	t.Cleanup(sampler.Close)
+	w.cache = &lruTable{}
+	w.registry.Table("llite.strake-1.inodes", "Inodes that the mount knows.", w.cache.read)
+	locks, stopLocks := startLocks(t, w.registry)
+	w.locks = locks
+	t.Cleanup(stopLocks)
 	stop, done := make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() { close(stop); <-done })
 	go func() {
@@ -116,6 +123,9 @@ func (w *world) work(stop chan struct{}) {
 			start := time.Now()
 			n := copy(to[:(1+i/50%5)<<17], from)
 			took.Observe(time.Since(start))
+			for key := range 20 {
+				w.cache.touch(uint64(i%7*key + i/9))
+			}
 			read[i%2].Add(int64(n))
 			if i%3 == 0 {
 				written[i/3%2].Add(int64(n))
@@ -154,6 +164,7 @@ func (w *world) view(context.Context) (dash.ClusterView, error) {
 func (w *world) start(t *testing.T, listen string) *dash.Server {
 	t.Helper()
 	s, err := dash.New(dash.Options{Registry: w.registry, Log: testLog(t), Listen: listen, Cluster: w.view,
+		Locks: w.locks.resources, Paths: w.locks.paths,
 		Metrics: metrics.Handler(w.registry, testLog(t))})
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package dash
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -94,7 +95,7 @@ func (r *resolver) search(ctx context.Context, f fid.FID) {
 	}
 	paths = slices.Clone(paths[:min(len(paths), maxPathsShown)])
 	for i := range paths {
-		paths[i] = printable(paths[i])
+		paths[i] = printable("/" + strings.TrimPrefix(paths[i], "/"))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,7 +1,10 @@
 // The live feed: one EventSource, connected again with a growing pause when it breaks.
 
 import { Store } from './store'
-import type { Host, Overview, Past, Tick } from './types'
+import type { HashTables, Host, Locks, Overview, Past, Tick } from './types'
+
+/** What a page hears of beside what all pages do. */
+export type Topic = '' | 'locks' | 'hashtables'
 
 export type Link =
   | { state: 'connecting' }
@@ -18,6 +21,9 @@ export interface Live {
   overview: Overview | null
   host: Host | null
   past: Past | null
+  /** As last heard; of a topic that is not listened to they are old. */
+  locks: Locks | null
+  hashtables: HashTables | null
   /** Grows with every message: tells charts to draw again though arrays are reused. */
   version: number
 }
@@ -33,12 +39,15 @@ export const live = new Store<Live>({
   overview: null,
   host: null,
   past: null,
+  locks: null,
+  hashtables: null,
   version: 0,
 })
 
 let source: EventSource | null = null
 let failures = 0
 let retry = 0
+let topic: Topic = ''
 
 function update(change: Partial<Live>): void {
   live.set({ ...live.value, ...change, version: live.value.version + 1 })
@@ -60,6 +69,8 @@ function onTick(e: MessageEvent<string>): void {
     skewMs: tick.host.atMs - now,
     overview: tick.overview,
     host: tick.host,
+    ...(tick.locks ? { locks: tick.locks } : {}),
+    ...(tick.hashtables ? { hashtables: tick.hashtables } : {}),
   })
 }
 
@@ -86,10 +97,17 @@ function lose(): void {
 export function connect(): void {
   clearTimeout(retry)
   source?.close()
-  source = new EventSource('/api/v1/events')
+  source = new EventSource('/api/v1/events' + (topic ? `?about=${topic}` : ''))
   source.addEventListener('past', onPast)
   source.addEventListener('tick', onTick)
   source.onerror = lose
+}
+
+/** Says what the page that is shown wants to hear of. */
+export function listen(to: Topic): void {
+  if (to === topic) return
+  topic = to
+  connect()
 }
 
 /** A connection that is open but silent (a suspended machine, a stopped server) is lost. */

@@ -48,10 +48,16 @@ export interface Node {
   stale: boolean
 }
 
+export interface Health {
+  tone: Tone
+  title: string
+  findings: Finding[]
+}
+
 export interface Overview {
   atMs: number
   fsname: string
-  health: { tone: Tone; title: string; findings: Finding[] }
+  health: Health
   space?: Space
   files?: Inodes
   targets: Target[]
@@ -79,6 +85,126 @@ export interface Tick {
   point?: { t: number; v: (number | null)[] }
   overview: Overview
   host: Host
+  locks?: Locks
+  hashtables?: HashTables
+}
+
+export interface Times {
+  count: number
+  minNs: number
+  maxNs: number
+  p50Ns: number
+  p99Ns: number
+}
+
+/** What the registry holds below ldlm.namespaces.NAME, under lctl's names; any of it may be missing. */
+export interface Namespace {
+  namespace: string
+  side: 'server' | 'client'
+  lock_count?: number
+  lock_waiting_count?: number
+  lock_unused_count?: number
+  lock_called_count?: number
+  resource_count?: number
+  granted?: number
+  cancelled?: number
+  converted?: number
+  waited?: number
+  blocking_asts?: number
+  ldlm_bl_callback?: number
+  lock_timeouts?: number
+  evictions?: number
+  contention_events?: number
+  deadlocks?: number
+  lock_lru_hits?: number
+  lock_lru_misses?: number
+  lru_max_age?: number
+  ast_time?: Times
+  wait_time?: Times
+  ldlm_enqueue?: Times
+  pool?: {
+    limit?: number
+    granted?: number
+    grant_rate?: number
+    cancel_rate?: number
+    grant_plan?: number
+    server_lock_volume?: number
+    client_lock_volume?: number
+    lock_volume_factor?: number
+    state?: number | string
+  }
+  per_sec?: Record<string, number>
+  last_eviction_ms?: number
+}
+
+export interface Party {
+  client: string
+  mode: string
+  bits?: string
+  extent?: string
+  called_back: boolean
+}
+
+export interface LockResource {
+  namespace: string
+  resource: string
+  type: string
+  fid?: string
+  name?: boolean
+  paths?: string[]
+  object?: string
+  stripe?: number
+  granted: number
+  waiting: number
+  converting: number
+  conflicts: number
+  contended: boolean
+  holders: Party[]
+  waiters: Party[]
+}
+
+export interface Locks {
+  atMs: number
+  health: Health
+  namespaces: Namespace[]
+  resources: LockResource[]
+}
+
+/** A hash table or cache, its figures under the names of hash_stats and site_stats. */
+export interface HashTable {
+  table: string
+  name: string
+  help?: string
+  tone: Tone
+  cur?: number
+  min?: number
+  max?: number
+  theta?: number
+  t_min?: number
+  t_max?: number
+  rehash?: number
+  grows?: number
+  shrinks?: number
+  count?: number
+  busy?: number
+  maxdep?: number
+  empty?: number
+  distribution?: number[]
+  chains?: string[]
+  created?: number
+  cache_hit?: number
+  cache_miss?: number
+  lru_purged?: number
+  bytes?: number
+  limit_bytes?: number
+  limit_entries?: number
+  rule?: string
+}
+
+export interface HashTables {
+  atMs: number
+  health: Health
+  tables: HashTable[]
 }
 
 export interface Stat {

@@ -1,11 +1,11 @@
 import type { ComponentChildren } from 'preact'
 import { Bar } from '../../components/bar'
 import { Spark } from '../../components/spark'
-import { Glyph } from '../../components/status'
+import { Cell, Verdict } from '../../components/verdict'
 import { live } from '../../lib/feed'
 import { bytes, bytesParts, count, fullness, plural, rateParts } from '../../lib/format'
 import { useStore } from '../../lib/store'
-import type { Finding, Overview, Past } from '../../lib/types'
+import type { Overview, Past } from '../../lib/types'
 
 /** Is it all right, and if not what is wrong and what to do. */
 export function Answer() {
@@ -14,20 +14,7 @@ export function Answer() {
   const { health } = overview
   return (
     <section class="answer" aria-labelledby="answer-title">
-      <div class="answer-head">
-        <Glyph look={health.tone} size={26} />
-        <div>
-          <h1 id="answer-title">{health.title}</h1>
-          <p class="answer-sub">{describe(overview, host?.names.name)}</p>
-        </div>
-      </div>
-      {health.findings.length > 0 && (
-        <ul class="findings">
-          {health.findings.map((f) => (
-            <FindingRow key={f.subject + f.title} finding={f} />
-          ))}
-        </ul>
-      )}
+      <Verdict health={health} sub={describe(overview, host?.names.name)} />
       <Headline overview={overview} past={past} />
     </section>
   )
@@ -42,20 +29,6 @@ function describe(o: Overview, host: string | undefined): string {
   if (o.nodes.length) parts.push(plural(o.nodes.length, 'node'))
   if (host) parts.push(`seen from ${host}`)
   return parts.join(', ')
-}
-
-function FindingRow({ finding: f }: { finding: Finding }) {
-  return (
-    <li class={`finding tone-${f.tone}`}>
-      <Glyph look={f.tone} />
-      <div>
-        <p>
-          <b>{f.subject}</b> {f.title}.
-        </p>
-        <p class="finding-remedy">{f.remedy}</p>
-      </div>
-    </li>
-  )
 }
 
 /** Points that a spark shows, once there are as many. */
@@ -98,20 +71,4 @@ function Headline({ overview: o, past }: { overview: Overview; past: Past | null
   }
   if (cells.length === 0) return null
   return <dl class="headline">{cells}</dl>
-}
-
-function Cell(props: { name: string; figure: [string, string]; note?: string; wide?: boolean; children: ComponentChildren }) {
-  return (
-    <div class={props.wide ? 'cell cell-wide' : 'cell'}>
-      <dt>{props.name}</dt>
-      <dd>
-        <span class="amount">
-          <span class="figure num">{props.figure[0]}</span>
-          {props.figure[1] && <span class="unit"> {props.figure[1]}</span>}
-        </span>
-        {props.note && <span class="cell-note num">{props.note}</span>}
-      </dd>
-      <dd class="cell-foot">{props.children}</dd>
-    </div>
-  )
 }
