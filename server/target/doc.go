@@ -9,7 +9,13 @@
 //     sent again is answered, never run twice.
 //   - last_rcvd: the tables that keep exports and slots across a restart of the target.
 //   - fencing: requests of an older generation are refused once a newer one exists, and those running are waited for.
-//   - eviction: ending the export of a client that went away without saying so.
+//   - eviction: ending the export of a client against its will: one that went away without saying so, or that keeps others
+//     waiting.
+//   - replay window: the time after a restart in which clients hand their locks back, and nobody is served who could meet one.
+//
+// A handler with a lock namespace joins it in NewExport, follows connections by Options.Connected and Options.Disconnected, leaves it
+// in ExportGone, and gives Target.Evict to the namespace as its way to end a client. Connected comes when nothing of an earlier
+// connection runs and before requests of the new one do; ExportGone when nothing of the export runs nor will.
 //
 // Invariant: of one export, a slot runs one request at a time.
 //
@@ -20,8 +26,12 @@
 //
 // Invariant: after Handler.ExportGone(x) was called nothing of x runs.
 //
-// Lock order: Target.mu, Export.gate, Export.mu, slot.mu. Target.mu and Export.mu are never held across a call of
-// the handler or the device's waiting methods; Export.gate is held, shared, while a request of the export is served.
+// Invariant: while the replay window is open, and until those who did not come back are evicted, nothing is served but what serves
+// (window.go) names.
+//
+// Lock order: Target.mu, Export.gate, Export.mu, slot.mu; recovery.mu is taken alone. Target.mu and Export.mu are never held
+// across a call of the handler or the device's waiting methods; Export.gate is held, shared, while a request of the export is
+// served, and whole across Options.Connected.
 //
 // The README beside this file says what happens at each crash point.
 package target

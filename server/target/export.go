@@ -41,9 +41,6 @@ type Export struct {
 	slots []*slot     // by number - 1; guarded by mu
 }
 
-// writer reports whether the export can change the file system on behalf of users.
-func (x *Export) writer() bool { return x.Kind == rpc.KindClient && !x.ReadOnly }
-
 // Generation implements rpc.Session.
 func (x *Export) Generation() uint64 { return x.generation.Load() }
 
@@ -59,6 +56,14 @@ func (x *Export) Connected() bool {
 
 // Disconnected implements rpc.Session.
 func (x *Export) Disconnected(conn *rpc.Conn) {
+	x.lose(conn)
+	x.t.recovery.disconnected(conn)
+	if x.t.o.Disconnected != nil {
+		x.t.o.Disconnected(x, conn)
+	}
+}
+
+func (x *Export) lose(conn *rpc.Conn) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i, c := range x.conns {
@@ -82,6 +87,25 @@ func (x *Export) aloneFor() time.Duration {
 	return time.Since(x.alone)
 }
 
+// silentFor is how long nothing has been heard of a client that has a connection; 0 when it has none.
+func (x *Export) silentFor(now time.Time) time.Duration {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var last time.Time
+	for _, c := range x.conns {
+		if c == nil { // A test's.
+			return 0
+		}
+		if heard := c.LastHeard(); heard.After(last) {
+			last = heard
+		}
+	}
+	if last.IsZero() {
+		return 0
+	}
+	return now.Sub(last)
+}
+
 // reconnect gives the export a new generation, with conn as its only connection, after all that runs has ended; false if
 // the export is gone.
 func (x *Export) reconnect(conn *rpc.Conn) bool {
@@ -93,8 +117,11 @@ func (x *Export) reconnect(conn *rpc.Conn) bool {
 	}
 	x.generation.Add(1)
 	x.mu.Lock()
-	defer x.mu.Unlock()
 	x.conns, x.alone = append(x.conns[:0], conn), time.Time{}
+	x.mu.Unlock()
+	if x.t.o.Connected != nil {
+		x.t.o.Connected(x, conn)
+	}
 	return true
 }
 
@@ -158,10 +185,17 @@ func (x *Export) Serve(e *env.Env, c *rpc.Call) error {
 		x.t.end(x, "disconnected")
 		return nil
 	}
+	if x.t.recovery.open.Load() && x.t.recovery.hold(x, c) {
+		return rpc.ErrHeld
+	}
 	x.gate.RLock()
 	defer x.gate.RUnlock()
 	if x.gone || c.Header.Generation != x.generation.Load() {
 		return status.NotConnected
+	}
+	if c.Header.Op == wire.OpReplayDone {
+		x.t.recovery.replayed(x)
+		return nil
 	}
 	start := time.Now()
 	err := x.run(e, c)

@@ -13,13 +13,13 @@ import (
 
 // opStats is count and service time of each operation, and how many failed.
 type opStats struct {
-	times  map[wire.Op]*stats.Histogram
-	failed *stats.Counter
+	times           map[wire.Op]*stats.Histogram
+	failed, evicted *stats.Counter
 }
 
 // register enters the figures of a target: <prefix>.<name>.stats.<operation>, .stats.errors, .num_exports, .exports.
 func (s *opStats) register(o *Options, t *Target) {
-	s.times, s.failed = map[wire.Op]*stats.Histogram{}, &stats.Counter{}
+	s.times, s.failed, s.evicted = map[wire.Op]*stats.Histogram{}, &stats.Counter{}, &stats.Counter{}
 	if o.Stats == nil {
 		return
 	}
@@ -36,6 +36,8 @@ func (s *opStats) register(o *Options, t *Target) {
 			stats.Label{Name: "target", Value: o.Name}, stats.Label{Name: "op", Value: op.String()})
 	}
 	s.failed = o.Stats.Counter(base+".stats.errors", "Requests that ended with an error.")
+	s.evicted = o.Stats.Counter(base+".evictions", "Clients whose export was ended against their will.")
+	t.recovery.register(o, base)
 	o.Stats.Func(base+".num_exports", "Clients that have an export.", func() int64 { return int64(t.Count()) })
 	o.Stats.Text(base+".exports", "Clients: uuid, kind, since when, connected, who.", t.exportsText)
 }

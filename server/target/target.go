@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,21 +47,30 @@ type Options struct {
 	Admit func(x *Export, r *wirepb.ConnectRequest) error
 	// ConnectReply completes the answer to a control connection. nil adds nothing. It must not wait.
 	ConnectReply func(x *Export, r *wirepb.ConnectReply)
-	// SoleWriter refuses a second client (rpc.KindClient) that is not read-only, by name.
+	// SoleWriter says nothing any more: clients are kept apart by locks.
 	SoleWriter bool
+	// Connected tells that an export has a new control connection, and Disconnected that a connection of it has ended,
+	// control or bulk. When Connected is called the earlier generation has ended and the requests of this one have not begun.
+	// Disconnected of a connection comes after its Connected, but may come after that of the next one, and after ExportGone. Either may
+	// be nil; they must not wait for a client, nor for requests of the export. conn is nil where rpc has none, in tests.
+	Connected, Disconnected func(x *Export, conn *rpc.Conn)
+	// LockTimeout is told to clients: how long a called-back lock may stay out. nil: the target has no locks.
+	LockTimeout func() time.Duration
+	// ReplayWindow is how long a target that has been started again waits for its clients to hand their locks back before it
+	// serves others (recovery.go). 0: they hand nothing back.
+	ReplayWindow time.Duration
 	// Committed is the last_committed of replies; nil takes the device's.
 	Committed func() wire.Transno
 	// MaxInFlight is told to clients; 0 is 16.
 	MaxInFlight uint32
-	// EvictAfter is how long an export without a connection lives; 0 is EvictAfterDefault. Grace is how long it keeps
-	// another writer out (SoleWriter); 0 is GraceDefault.
-	EvictAfter, Grace time.Duration
+	// EvictAfter is how long an export lives whose client has no connection, or is silent; 0 is EvictAfterDefault.
+	EvictAfter time.Duration
 }
 
-// Defaults of the times of eviction: DESIGN §8.
+// Defaults of times: DESIGN §8.
 const (
-	EvictAfterDefault = 60 * time.Second
-	GraceDefault      = 5 * time.Second
+	EvictAfterDefault   = 60 * time.Second
+	ReplayWindowDefault = 30 * time.Second
 )
 
 // MaxSlots bounds the slots of one export, so that a client cannot make the target's memory grow: what an import numbers at
@@ -79,6 +89,7 @@ type Target struct {
 	done     sync.WaitGroup
 	stopped  atomic.Bool
 	stats    opStats
+	recovery recovery
 
 	mu      sync.Mutex
 	exports map[[16]byte]*Export // guarded by mu
@@ -94,9 +105,6 @@ func New(o Options) (*Target, error) {
 	if o.EvictAfter <= 0 {
 		o.EvictAfter = EvictAfterDefault
 	}
-	if o.Grace <= 0 {
-		o.Grace = GraceDefault
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -108,6 +116,7 @@ func New(o Options) (*Target, error) {
 		return nil, fmt.Errorf("target: %s: reading last_rcvd: %w", o.Name, err)
 	}
 	t.stats.register(&o, t)
+	t.recovery.begin(t)
 	t.done.Go(t.evictLoop)
 	return t, nil
 }
@@ -144,12 +153,14 @@ func (t *Target) Stop() { t.stopped.Store(true) }
 func (t *Target) Close(ctx context.Context) error {
 	t.stopped.Store(true)
 	t.stopOnce.Do(func() { close(t.stop) })
+	t.recovery.close()
 	t.done.Wait()
 	drained := make(chan struct{})
 	go func() {
 		for _, x := range t.Exports() {
 			x.drain()
 		}
+		t.recovery.done.Wait()
 		close(drained)
 	}()
 	select {
@@ -172,7 +183,7 @@ func (t *Target) serving() error {
 }
 
 // Connect implements rpc.Target: it makes the export of a new client, or joins the one that the client has.
-func (t *Target) Connect(ctx context.Context, conn *rpc.Conn, r *wirepb.ConnectRequest) (rpc.Session, *wirepb.ConnectReply, error) {
+func (t *Target) Connect(_ context.Context, conn *rpc.Conn, r *wirepb.ConnectRequest) (rpc.Session, *wirepb.ConnectReply, error) {
 	if err := t.serving(); err != nil {
 		return nil, nil, err
 	}
@@ -183,7 +194,7 @@ func (t *Target) Connect(ctx context.Context, conn *rpc.Conn, r *wirepb.ConnectR
 		return t.joinBulk(conn, r)
 	}
 	for {
-		x, recovered, err := t.exportFor(ctx, conn, r)
+		x, recovered, err := t.exportFor(conn, r)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -195,9 +206,7 @@ func (t *Target) Connect(ctx context.Context, conn *rpc.Conn, r *wirepb.ConnectR
 		if r.Instance != 0 && r.Instance != t.instance {
 			reply.LastCommitted = uint64(t.committedOf(r))
 		}
-		if t.o.SoleWriter && x.writer() {
-			reply.Exclusive = true
-		}
+		reply.Recovering = t.recovery.open.Load()
 		if t.o.ConnectReply != nil {
 			t.o.ConnectReply(x, reply)
 		}
@@ -228,10 +237,16 @@ func (t *Target) reply(x *Export) *wirepb.ConnectReply {
 	r := &wirepb.ConnectReply{
 		Version: wire.Version, Generation: x.Generation(), Instance: t.instance,
 		LastCommitted: uint64(t.o.Committed()), MaxRpcsInFlight: t.o.MaxInFlight, BrwSize: wire.BulkMax,
+		EvictAfterMsec: msec(t.o.EvictAfter),
+	}
+	if t.o.LockTimeout != nil {
+		r.LockTimeoutMsec = msec(t.o.LockTimeout())
 	}
 	r.Fsname = append(r.Fsname, t.o.FSName...)
 	return r
 }
+
+func msec(d time.Duration) uint32 { return uint32(min(d/time.Millisecond, math.MaxUint32)) }
 
 // committedOf is the last_committed of the instance that a client was connected to before. Numbers of a later instance
 // are higher than all of its own, committed or not, and say nothing of them.
@@ -256,7 +271,7 @@ func (t *Target) joinBulk(conn *rpc.Conn, r *wirepb.ConnectRequest) (rpc.Session
 }
 
 // exportFor finds or makes the export of a client; recovered says that it was there before.
-func (t *Target) exportFor(ctx context.Context, conn *rpc.Conn, r *wirepb.ConnectRequest) (x *Export, recovered bool, err error) {
+func (t *Target) exportFor(conn *rpc.Conn, r *wirepb.ConnectRequest) (x *Export, recovered bool, err error) {
 	for {
 		t.mu.Lock()
 		if x := t.exports[[16]byte(r.Uuid)]; x != nil {
@@ -266,37 +281,20 @@ func (t *Target) exportFor(ctx context.Context, conn *rpc.Conn, r *wirepb.Connec
 			}
 			return x, true, nil
 		}
-		x, dead, err := t.admitLocked(conn, r)
-		t.mu.Unlock()
-		if err != nil {
-			if err = t.waitGrace(ctx, err); err != nil {
-				return nil, false, err
+		if dead := t.predecessorLocked(r); dead != nil {
+			t.mu.Unlock()
+			if t.end(dead, "evicted: its successor has connected: "+string(trim(r.Peer))) {
+				t.stats.evicted.Inc()
 			}
 			continue
 		}
-		if dead != nil {
-			t.end(dead, "evicted: another client wants its place")
-			continue
+		x, err := t.admitLocked(conn, r)
+		t.mu.Unlock()
+		if err != nil {
+			return nil, false, err
 		}
 		return x, false, t.saveExport(x)
 	}
-}
-
-// end ends an export: what runs is waited for, its records go, the handler is told. Only the first call does it.
-func (t *Target) end(x *Export, why string) {
-	if !x.finish() {
-		return
-	}
-	if err := t.dropExport(x); err != nil && !errors.Is(err, store.ErrStopped) {
-		t.o.Log.Error("removing an export's records", "target", t.o.Name, "peer", x.Peer, "err", err)
-	}
-	t.mu.Lock()
-	if t.exports[x.UUID] == x {
-		delete(t.exports, x.UUID)
-	}
-	t.mu.Unlock()
-	t.o.Handler.ExportGone(x)
-	t.o.Log.Info("export ended", "target", t.o.Name, "peer", x.Peer, "why", why)
 }
 
 // Status gives an error of the store the kind that a peer is told; others pass.

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -362,70 +361,27 @@ func TestReconnectWaitsForWhatRuns(t *testing.T) {
 	}
 }
 
-func TestSecondWriterIsRefusedByName(t *testing.T) {
-	f := newFixture(t, target.Options{SoleWriter: true, Grace: 200 * time.Millisecond})
-	a := f.dial(rpc.ImportOptions{Peer: "alpha:/mnt"})
-	var exclusive atomic.Bool
-	b := f.dial(rpc.ImportOptions{Peer: "beta:/mnt", OnConnect: func(r *wirepb.ConnectReply) { exclusive.Store(r.Exclusive) }})
-	if err := a.Connect(t.Context()); err != nil {
-		t.Fatal(err)
+// TestManyWriters: several read-write clients have exports at once, and none is told that it is alone.
+func TestManyWriters(t *testing.T) {
+	f := newFixture(t, target.Options{LockTimeout: func() time.Duration { return 7 * time.Second }, EvictAfter: time.Minute})
+	for n := range byte(3) {
+		s, reply, err := connect(t, f.target, n+1, rpc.KindClient)
+		if err != nil || reply.Exclusive || reply.Recovering || reply.LockTimeoutMsec != 7000 || reply.EvictAfterMsec != 60000 {
+			t.Fatalf("client %d: %v %v", n, reply, err)
+		}
+		if _, _, err := s.create(10, 3, "x"); err != nil {
+			t.Fatal(err)
+		}
 	}
-	err := b.Connect(t.Context())
-	if !errors.Is(err, status.Refused) || !strings.Contains(err.Error(), "alpha:/mnt") {
-		t.Fatalf("second writer: %v", err)
-	}
-	ro := f.dial(rpc.ImportOptions{Peer: "gamma", ReadOnly: true})
-	if err := ro.Connect(t.Context()); err != nil {
-		t.Fatalf("read-only: %v", err)
-	}
-	f.close(a)
-	if err := b.Connect(t.Context()); err != nil || !exclusive.Load() {
-		t.Fatalf("after the unmount: %v exclusive %v", err, exclusive.Load())
-	}
-	if f.handler.gone.Load() != 1 {
-		t.Fatalf("%d exports gone", f.handler.gone.Load())
+	if f.target.Count() != 3 || f.handler.gone.Load() != 0 {
+		t.Fatalf("%d exports, %d gone", f.target.Count(), f.handler.gone.Load())
 	}
 }
 
-func TestCrashedWriterMakesRoomAfterGrace(t *testing.T) {
-	f := newFixture(t, target.Options{SoleWriter: true, Grace: 50 * time.Millisecond})
-	dead, _, err := connect(t, f.target, 1, rpc.KindClient)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead.s.Disconnected(nil) // conn is nil in connect: its only connection is gone.
-	start := time.Now()
-	if _, _, err := connect(t, f.target, 2, rpc.KindClient); err != nil {
-		t.Fatal(err)
-	}
-	if time.Since(start) < 40*time.Millisecond {
-		t.Fatal("the grace was not waited for")
-	}
-	if f.handler.gone.Load() != 1 || f.target.Count() != 1 {
-		t.Fatalf("%d gone, %d exports", f.handler.gone.Load(), f.target.Count())
-	}
-	if _, err := dead.call(wire.OpGetattr, 1, 0, nil); !errors.Is(err, status.NotConnected) {
-		t.Fatalf("the dead one's late request: %v", err)
-	}
-}
-
-func TestDeadWriterWithALongGraceIsNamed(t *testing.T) {
-	f := newFixture(t, target.Options{SoleWriter: true, Grace: time.Hour})
-	dead, _, err := connect(t, f.target, 1, rpc.KindClient)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead.s.Disconnected(nil)
-	_, _, err = connect(t, f.target, 2, rpc.KindClient)
-	if !errors.Is(err, status.Refused) || !strings.Contains(err.Error(), "node1") || !strings.Contains(err.Error(), "try again in") {
-		t.Fatalf("within the grace: %v", err)
-	}
-}
-
-// TestSuccessorNeedsNoGrace: a process that was killed and started again mounts at once, though its target restores the
-// export of its predecessor.
-func TestSuccessorNeedsNoGrace(t *testing.T) {
-	f := newFixture(t, target.Options{SoleWriter: true, Grace: time.Hour})
+// TestSuccessorEndsItsPredecessor: a process that was killed and started again does not wait for what its predecessor held,
+// not even for the replay window after its target has been started again too.
+func TestSuccessorEndsItsPredecessor(t *testing.T) {
+	f := newFixture(t, target.Options{ReplayWindow: time.Hour})
 	a := f.dial(rpc.ImportOptions{Peer: "host:/mnt (pid 1)"})
 	if err := a.Connect(t.Context()); err != nil {
 		t.Fatal(err)
@@ -446,6 +402,9 @@ func TestSuccessorNeedsNoGrace(t *testing.T) {
 	}
 	if f.target.Count() != 1 || f.handler.gone.Load() != 1 {
 		t.Fatalf("%d exports, %d gone", f.target.Count(), f.handler.gone.Load())
+	}
+	if err := b.Do(t.Context(), &rpc.Request{Op: wire.OpGetattr}); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -472,6 +431,16 @@ func TestSilentClientIsEvicted(t *testing.T) {
 	if records != 0 {
 		t.Fatalf("%d records left of the evicted client", records)
 	}
+}
+
+// TestSilentConnectionIsEvicted: a client that says nothing goes, though its connection stands.
+func TestSilentConnectionIsEvicted(t *testing.T) {
+	f := newFixture(t, target.Options{EvictAfter: 100 * time.Millisecond}) // An import pings every 5 s.
+	i := f.dial(rpc.ImportOptions{Peer: "a"})
+	if err := i.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "evicted", func() bool { return f.handler.gone.Load() >= 1 })
 }
 
 func TestStoppedDeviceAnswersStopping(t *testing.T) {
