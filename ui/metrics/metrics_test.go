@@ -207,3 +207,25 @@ func TestTables(t *testing.T) {
 		}
 	}
 }
+
+// TestScrapeOfRows: each number of a stats file is a sample of its own, and a text's figures are.
+func TestScrapeOfRows(t *testing.T) {
+	r := stats.NewRegistry()
+	rows := r.Rows("llite.strake-0.stats", "Operations.")
+	rows.Row("read", stats.Microseconds).Observe(20)
+	rows.Row("read", stats.Microseconds).Observe(22)
+	rows.Row("open", stats.Requests).Inc()
+	r.TextFigures("osc.strake-OST0000-osc.rpc_stats", "RPCs.", func() string { return "read RPCs in flight: 3" }, func() []stats.Figure {
+		return []stats.Figure{{Name: "in_flight", Labels: []stats.Label{{Name: "op", Value: "read"}}, Value: 3}}
+	})
+	got := scrape(t, r)
+	want := map[string]float64{
+		`strake_llite_stats_samples_total{op="read",target="strake-0"}`:          2,
+		`strake_llite_stats_sum_total{op="read",target="strake-0",unit="usecs"}`: 42,
+		`strake_llite_stats_samples_total{op="open",target="strake-0"}`:          1,
+		`strake_osc_rpc_stats_in_flight{op="read",target="strake-OST0000-osc"}`:  3,
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v\nwant\n%v", got, want)
+	}
+}
