@@ -10,8 +10,11 @@ import (
 	"github.com/strakefs/strake/fs/stats"
 )
 
+// Name is the namespace's, as the registry shows it: ldlm.namespaces.<name>.
+func (s *Server) Name() string { return stats.Element(s.o.Name) }
+
 // path is where the namespace stands in the registry.
-func (s *Server) path() string { return "ldlm.namespaces." + stats.Element(s.o.Name) }
+func (s *Server) path() string { return "ldlm.namespaces." + s.Name() }
 
 // register enters figures and parameters under Lustre's names, beside those that the engine enters.
 func (s *Server) register() {

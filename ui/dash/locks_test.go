@@ -218,7 +218,9 @@ func TestEvictionAndRates(t *testing.T) {
 	var evictions atomic.Int64
 	r.Func("ldlm.namespaces.mdt-strake-MDT0000.evictions", "Evictions.", evictions.Load)
 	_, base := startServer(t, dash.Options{Registry: r, Interval: 20 * time.Millisecond})
-	until(t, func() bool { return readLocks(t, base).Namespaces[0].PerSec["granted"] == 0 && readLocks(t, base).Namespaces[0].PerSec != nil })
+	until(t, func() bool {
+		return readLocks(t, base).Namespaces[0].PerSec["granted"] == 0 && readLocks(t, base).Namespaces[0].PerSec != nil
+	})
 	evictions.Add(1)
 	var fx ldlm.Effects
 	until(t, func() bool {
