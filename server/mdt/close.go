@@ -6,6 +6,7 @@ import (
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
@@ -20,6 +21,9 @@ func (o *op) close() error {
 	r := m.Report
 	if r == nil {
 		r = &wirepb.SizeReport{}
+	}
+	if err := o.cancels(m.Cancels); err != nil {
+		return err
 	}
 	r.Seq, r.Oid, r.Handle = m.Seq, m.Oid, m.Handle
 	o.req.oneSize[0] = r
@@ -52,6 +56,7 @@ func (o *op) report(reports []*wirepb.SizeReport) error {
 				return err
 			}
 		}
+		o.bury()
 		o.locks.release()
 		reports = reports[reportBatch:]
 	}
@@ -61,8 +66,28 @@ func (o *op) report(reports []*wirepb.SizeReport) error {
 	return o.commit(nil)
 }
 
-// reportLocked locks the files of a batch and builds their transaction.
-func (o *op) reportLocked(reports []*wirepb.SizeReport) error {
+// reportBits is what a report locks of its file: UPDATE only if it changes the size, the times or what ends with the last
+// close, so that a close takes no lock from those who cache attributes.
+func (o *op) reportBits(f fid.FID, r *wirepb.SizeReport) (ldlm.Bits, error) {
+	if r.Done {
+		return opened, nil
+	}
+	n := &o.other
+	err := o.get(f, n)
+	switch {
+	case errors.Is(err, status.Stale):
+		return ldlm.Open, nil
+	case err != nil:
+		return 0, err
+	case n.Nlink == 0, n.IsFile() && !o.x.ReadOnly && o.applyReport(n, r, false):
+		return opened, nil
+	}
+	return ldlm.Open, nil
+}
+
+// lockReported locks the files of a batch.
+func (o *op) lockReported(reports []*wirepb.SizeReport) error {
+	bits := ldlm.Open
 	for {
 		o.locks.reset()
 		for _, r := range reports {
@@ -70,12 +95,39 @@ func (o *op) reportLocked(reports []*wirepb.SizeReport) error {
 			if err != nil {
 				return err
 			}
-			o.locks.child(f, full, false)
+			b := bits
+			if r.Done {
+				b = opened
+			}
+			o.locks.child(f, ldlm.EX, b, false)
 		}
-		if o.locks.acquire() {
-			break
+		if err := o.lockAll(); err != nil {
+			return err
 		}
-		o.h.stats.restarts.Inc()
+		if bits == opened {
+			return nil
+		}
+		enough := true
+		for _, r := range reports {
+			f := fid.FID{Seq: fid.Seq(r.Seq), OID: r.Oid}
+			b, err := o.reportBits(f, r)
+			if err != nil {
+				return err
+			}
+			enough = enough && b&^o.locks.find(f).bits == 0
+		}
+		if enough {
+			return nil
+		}
+		bits = opened // Of all: the next attempt is the last.
+		o.locks.release()
+	}
+}
+
+// reportLocked locks the files of a batch and builds their transaction.
+func (o *op) reportLocked(reports []*wirepb.SizeReport) error {
+	if err := o.lockReported(reports); err != nil {
+		return err
 	}
 	o.beginTx()
 	o.reported = o.reported[:0]
@@ -120,7 +172,8 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 		o.h.opens.close(f)
 		o.h.stats.opens.Add(-1)
 	}
-	if n.IsFile() && !o.x.ReadOnly && o.applyReport(n, r, last && whole) {
+	// Without UPDATE the report changed nothing when it was looked at, and others may have changed the record since.
+	if n.IsFile() && !o.x.ReadOnly && o.locks.find(f).bits&ldlm.Update != 0 && o.applyReport(n, r, last && whole) {
 		o.put(n, false)
 	}
 	return nil

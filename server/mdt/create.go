@@ -6,7 +6,7 @@ import (
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/layout"
-	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
@@ -34,6 +34,9 @@ func (o *op) create() error {
 	if err := checkCreate(m); err != nil {
 		return err
 	}
+	if err := o.cancels(m.Cancels); err != nil {
+		return err
+	}
 	if err := o.throttle(false); err != nil {
 		return err
 	}
@@ -41,6 +44,7 @@ func (o *op) create() error {
 	if err != nil || existing.IsZero() {
 		return err
 	}
+	o.want = o.wants(m.Want, false)
 	return o.openFID(existing, m.Flags|oCreat, m.Caller)
 }
 
@@ -159,11 +163,15 @@ func checkTemplate(l *layout.Layout) error {
 // createLocked does the create under its locks.
 func (o *op) createLocked(m *wirepb.CreateRequest, parent, f fid.FID, objects *osp.Allocation) (existing fid.FID, err error) {
 	o.locks.reset()
-	o.locks.folder(parent, weak)
-	if !m.Tmpfile {
+	if m.Tmpfile {
+		o.locks.folder(parent, ldlm.CR)
+	} else {
+		o.locks.folder(parent, ldlm.CW)
 		o.locks.name(parent, o.h.key.name(m.Name))
 	}
-	o.locks.acquire()
+	if err := o.lockAll(); err != nil {
+		return fid.FID{}, err
+	}
 	o.locks.mark(parent)
 	if err := o.get(parent, &o.folder); err != nil {
 		return fid.FID{}, err
@@ -305,7 +313,6 @@ func (o *op) publishCreate(m *wirepb.CreateRequest, entry *dirent) error {
 		n.SizeValid = false
 		n.flags |= recWritten
 	}
-	var reply rpc.Message
 	if m.Tmpfile {
 		n.Nlink = 0
 		n.flags |= recTmpfile
@@ -331,10 +338,10 @@ func (o *op) publishCreate(m *wirepb.CreateRequest, entry *dirent) error {
 		}
 		r.Handle = id
 	}
-	reply = r
+	o.grant(n.FID, o.wants(m.Want, !m.Tmpfile), &o.rep.grant) // Before anybody can know the inode.
 	var err error
 	if m.Tmpfile {
-		err = o.commit(reply)
+		err = o.commitGranted(r)
 	} else {
 		links := int32(0)
 		if n.IsDir() {

@@ -5,7 +5,10 @@ import (
 
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
+	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/server/lockd"
 	"github.com/strakefs/strake/server/target"
 )
 
@@ -26,6 +29,10 @@ type export struct {
 	last    uint64               // the newest handle; guarded by mu
 	seqs    []*seqUse            // guarded by mu
 	writing map[fid.FID]struct{} // files this client is a writer of; guarded by mu
+
+	// locks is the client in the namespace; nil for exports that are no mounts. sent are the locks that went with answers.
+	locks *lockd.Client
+	sent  sentGrants
 }
 
 // newExport gives a new export its state.
@@ -34,6 +41,9 @@ func (h *Handler) newExport(x *target.Export) {
 		handles: map[uint64]handle{}, folders: map[fid.FID]int{}, writing: map[fid.FID]struct{}{},
 		// Handles of an earlier start of the target are none of this one.
 		last: uint64(h.o.Clock().UnixNano()) << 1 >> 21 << 20,
+	}
+	if x.Kind == rpc.KindClient {
+		s.locks = h.ldlm.Join(x.Peer)
 	}
 	h.seqMu.Lock()
 	s.seqs = h.restored[x.UUID]
@@ -99,12 +109,39 @@ func (s *export) setWriting(f fid.FID, on bool) {
 	}
 }
 
-// ExportGone implements target.Handler: it closes what the client had open. A file that it was writing keeps its size
-// unknown, since nobody can say what it had written.
+// connected and disconnected give the namespace the connection that callbacks go to.
+func (h *Handler) connected(x *target.Export, conn *rpc.Conn) {
+	if s, ok := x.State.(*export); ok && s.locks != nil && conn != nil {
+		s.locks.Connected(conn)
+		h.callBack(s.sent.takeSlots())
+	}
+}
+
+func (h *Handler) disconnected(x *target.Export, conn *rpc.Conn) {
+	if s, ok := x.State.(*export); ok && s.locks != nil && conn != nil {
+		s.locks.Disconnected(conn)
+	}
+}
+
+// evict ends the export of a client that does not give a lock back.
+func (h *Handler) evict(cl *lockd.Client, why string) {
+	for _, x := range h.target.Exports() {
+		if s, ok := x.State.(*export); ok && s.locks == cl {
+			h.target.Evict(x, why)
+			return
+		}
+	}
+}
+
+// ExportGone implements target.Handler: it frees the client's locks and closes what it had open. A file that it was writing
+// keeps its size unknown, since nobody can say what it had written.
 func (h *Handler) ExportGone(x *target.Export) {
 	s, ok := x.State.(*export)
 	if !ok {
 		return
+	}
+	if s.locks != nil {
+		s.locks.Gone()
 	}
 	s.mu.Lock()
 	handles, writing := s.handles, s.writing
@@ -127,8 +164,14 @@ func (h *Handler) ExportGone(x *target.Export) {
 func (h *Handler) closeEvicted(e *env.Env, f fid.FID) error {
 	o := h.begin(e, nil, nil)
 	defer o.end()
-	o.locks.child(f, full, false)
-	o.locks.acquire()
+	err := o.lockOne(f, ldlm.EX, ldlm.Open)
+	if err == nil && o.child.Nlink == 0 {
+		o.locks.release()
+		err = o.lockOne(f, ldlm.EX, opened)
+	}
+	if err != nil && !stale(err) {
+		return err
+	}
 	o.beginTx()
 	if err := o.release(f); err != nil {
 		return err
@@ -136,6 +179,7 @@ func (h *Handler) closeEvicted(e *env.Env, f fid.FID) error {
 	if o.tx.Empty() {
 		return nil
 	}
-	_, err := h.dev.Publish(o.tx)
+	_, err = h.dev.Publish(o.tx)
+	o.finish(err)
 	return err
 }

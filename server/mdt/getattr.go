@@ -5,6 +5,7 @@ import (
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 )
@@ -12,7 +13,8 @@ import (
 // lookupTries bounds how often a lookup starts over because the inode went between reading its entry and itself.
 const lookupTries = 8
 
-// lookup answers with the inode that a name leads to. It takes no lock.
+// lookup answers with the inode that a name leads to. It waits for no lock. A lock granted with the answer is there before
+// the name is looked up for good.
 func (o *op) lookup() error {
 	m := &o.req.lookup
 	if err := o.decode(m); err != nil {
@@ -39,20 +41,32 @@ func (o *op) lookup() error {
 		if err != nil {
 			return err
 		}
-		err = o.get(d.child, &o.child)
+		err = o.read(d.child, &o.child, o.wants(m.Want, true))
 		if errors.Is(err, status.Stale) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		o.c.Reply = o.entryReply(&o.child)
+		if len(o.granted) > 0 && o.rep.grant.Bits&uint32(ldlm.Lookup) != 0 && !o.leads(parent, m.Name, d.child) {
+			o.ungrant()
+			continue
+		}
+		r := o.entryReply(&o.child)
+		r.Locks = o.grants()
+		o.c.Reply = r
 		return nil
 	}
 	return status.NotExist
 }
 
-// getattr answers with an inode's attributes and layout. It takes no lock and needs no permission: whoever has the FID
+// leads reports whether a name leads to f now.
+func (o *op) leads(folder fid.FID, name []byte, f fid.FID) bool {
+	d, _, err := o.find(folder, name)
+	return err == nil && d.child == f
+}
+
+// getattr answers with an inode's attributes and layout. It waits for no lock and needs no permission: whoever has the FID
 // has looked it up.
 func (o *op) getattr() error {
 	m := &o.req.getattr
@@ -63,10 +77,12 @@ func (o *op) getattr() error {
 	if err != nil {
 		return err
 	}
-	if err := o.get(f, &o.child); err != nil {
+	if err := o.read(f, &o.child, o.wants(m.Want, false)); err != nil {
 		return err
 	}
-	o.c.Reply = o.entryReply(&o.child)
+	r := o.entryReply(&o.child)
+	r.Locks = o.grants()
+	o.c.Reply = r
 	return nil
 }
 
@@ -90,9 +106,28 @@ func (o *op) readlink() error {
 	return nil
 }
 
-// lockOne locks one inode and reads it.
-func (o *op) lockOne(f fid.FID, m lockMode) error {
-	o.locks.child(f, m, false)
-	o.locks.acquire()
+// lockOne locks bits of one inode, grants what the client would like of it (o.want), and reads it.
+func (o *op) lockOne(f fid.FID, m ldlm.Mode, b ldlm.Bits) error {
+	o.locks.reset()
+	o.locks.child(f, m, b, false)
+	if err := o.lockAll(); err != nil {
+		return err
+	}
+	o.grant(f, o.withoutWriters(f, o.want), &o.rep.grant)
 	return o.get(f, &o.child)
+}
+
+// unlockOne undoes lockOne, to begin again with more bits.
+func (o *op) unlockOne() {
+	if len(o.granted) > 0 {
+		o.ungrant()
+	}
+	o.locks.release()
+}
+
+// settleGrant makes sure that the lock granted by lockOne may go with n as the operation leaves it.
+func (o *op) settleGrant(n *inode) {
+	if len(o.granted) > 0 && o.rep.grant.Bits&uint32(ldlm.Update) != 0 && !o.mayUpdate(n) {
+		o.ungrant()
+	}
 }

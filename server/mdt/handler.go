@@ -12,11 +12,13 @@ import (
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
+	"github.com/strakefs/strake/server/lockd"
 	"github.com/strakefs/strake/server/osp"
 	"github.com/strakefs/strake/server/target"
 	"github.com/strakefs/strake/store"
@@ -72,6 +74,11 @@ type Options struct {
 	Objects Pool
 	Log     *slog.Logger
 	Stats   *stats.Registry
+	// Locks is what the lock namespaces of a process have in common; nil makes one of this MDT's own. LockLimits are the
+	// namespace's, ReconnectGrace is how long a client whose lock is wanted may be without a connection; zero is lockd's.
+	Locks          *lockd.Shared
+	LockLimits     ldlm.Limits
+	ReconnectGrace time.Duration
 	// Clock is the time of namespace operations; nil is time.Now.
 	Clock func() time.Time
 	// SoleWriter admits one read-write client only.
@@ -82,8 +89,8 @@ type Options struct {
 
 // handlerStats are figures of one MDT.
 type handlerStats struct {
-	hashRunsFull, restarts *stats.Counter
-	opens, orphans         *stats.Gauge
+	hashRunsFull, restarts, granted, takenBack *stats.Counter
+	opens, orphans                             *stats.Gauge
 }
 
 // Handler is a metadata target: what its requests mean. It implements target.Handler.
@@ -93,11 +100,16 @@ type Handler struct {
 	tables Tables
 	key    hashKey
 	target *target.Target
-	locks  *lockTable
-	opens  *openTable
-	syncs  syncer
-	stats  handlerStats
-	log    *slog.Logger
+	ldlm   *lockd.Server
+	users  folderUsers
+	// life is what operations without a call wait in.
+	life     context.Context
+	endLife  context.CancelFunc
+	ctimeAge atomic.Int64 // a time.Duration
+	opens    *openTable
+	syncs    syncer
+	stats    handlerStats
+	log      *slog.Logger
 	// contextOf is (*rpc.Call).Context; calls made without a connection, in benchmarks, have none.
 	contextOf func(*rpc.Call) context.Context
 	rootDef   atomic.Pointer[[]byte] // the root folder's default layout, nil without
@@ -120,22 +132,28 @@ func New(o Options) (*Handler, error) {
 		o.Clock = time.Now
 	}
 	h := &Handler{
-		o: o, dev: o.Device, tables: o.Tables, key: hashKeyOf(o.Key), locks: newLockTable(), opens: newOpenTable(),
+		o: o, dev: o.Device, tables: o.Tables, key: hashKeyOf(o.Key), opens: newOpenTable(),
 		log: o.Log, contextOf: (*rpc.Call).Context, restored: map[[16]byte][]*seqUse{},
 	}
+	h.life, h.endLife = context.WithCancel(context.Background())
 	h.registerStats()
+	if err := h.startLocks(); err != nil {
+		return nil, err
+	}
 	if err := h.start(); err != nil {
+		h.ldlm.Close()
 		return nil, fmt.Errorf("mdt: starting %s: %w", o.Name, err)
 	}
 	h.syncs.init(o.Device)
 	t, err := target.New(target.Options{
 		Name: o.Name, FSName: o.FSName, Device: o.Device, Clients: o.Clients, Slots: o.Slots, Handler: h,
 		Log: o.Log, Stats: o.Stats, Prefix: "mdt", SoleWriter: o.SoleWriter, EvictAfter: o.EvictAfter,
-		NewExport:    h.newExport,
-		ConnectReply: h.connectReply,
+		NewExport: h.newExport, Connected: h.connected, Disconnected: h.disconnected, ConnectReply: h.connectReply,
+		LockTimeout: func() time.Duration { return h.ldlm.Namespace().Limits().LockTimeout },
 	})
 	if err != nil {
 		h.syncs.stop()
+		h.ldlm.Close()
 		return nil, err
 	}
 	h.target = t
@@ -163,18 +181,22 @@ func (h *Handler) Target() *target.Target { return h.target }
 // Close ends the target and waits for its requests and goroutines. The device stays open.
 func (h *Handler) Close(ctx context.Context) error {
 	h.target.Stop()
+	h.endLife()
+	h.ldlm.Close() // Ends what waits for locks.
 	h.syncs.stop()
 	return h.target.Close(ctx)
 }
 
 func (h *Handler) registerStats() {
 	s := &h.stats
-	s.hashRunsFull, s.restarts = &stats.Counter{}, &stats.Counter{}
+	s.hashRunsFull, s.restarts, s.granted, s.takenBack = &stats.Counter{}, &stats.Counter{}, &stats.Counter{}, &stats.Counter{}
 	s.opens, s.orphans = &stats.Gauge{}, &stats.Gauge{}
 	if r := h.o.Stats; r != nil {
 		base := "mdt." + h.o.Name
 		s.hashRunsFull = r.Counter(base+".hash_runs_full", "Creates refused because 128 names of a folder have one hash.")
 		s.restarts = r.Counter(base+".lock_restarts", "Operations that looked their names up again after locking.")
+		s.granted = r.Counter(base+".locks_granted", "Locks that went with answers to requests.")
+		s.takenBack = r.Counter(base+".locks_taken_back", "Locks granted with an answer that did not come to be, or was lost.")
 		s.opens = r.Gauge(base+".open_files", "Inodes that a client has open.")
 		s.orphans = r.Gauge(base+".orphans", "Inodes without a name that live until their last close.")
 	}
@@ -188,7 +210,19 @@ func (h *Handler) connectReply(_ *target.Export, r *wirepb.ConnectReply) {
 func (h *Handler) Serve(e *env.Env, x *target.Export, c *rpc.Call) error {
 	o := h.begin(e, x, c)
 	defer o.end()
-	switch op := c.Header.Op; op {
+	err := o.serve()
+	o.finish(err)
+	return err
+}
+
+func (o *op) serve() error {
+	h := o.h
+	if o.c.Header.Flags&wire.FlagResent != 0 {
+		o.resent()
+	}
+	switch op := o.c.Header.Op; op {
+	case wire.OpEnqueue, wire.OpConvert, wire.OpCancel, wire.OpProlong, wire.OpFlock:
+		return o.lockRequest()
 	case wire.OpStatfs:
 		return o.statfs()
 	case wire.OpSync:
@@ -198,7 +232,7 @@ func (h *Handler) Serve(e *env.Env, x *target.Export, c *rpc.Call) error {
 		if i < 0 || i >= len(operations) || operations[i] == nil {
 			return status.Errorf(status.NotSupport, "mdt: %s does not know %v", h.o.Name, op)
 		}
-		if x.ReadOnly && op.Modifies() && !readOnlyMay(op) {
+		if o.x.ReadOnly && op.Modifies() && !readOnlyMay(op) {
 			return status.ReadOnly
 		}
 		return operations[i](o)

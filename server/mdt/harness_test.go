@@ -13,7 +13,9 @@ import (
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
@@ -108,6 +110,9 @@ type cluster struct {
 	open   func() store.Device
 	onSync func(memdev.Sync) error
 	now    atomic.Pointer[func() time.Time]
+	limits ldlm.Limits
+	grace  time.Duration
+	stats  *stats.Registry
 	down   bool
 }
 
@@ -154,7 +159,7 @@ func (c *cluster) start() {
 	}
 	c.h, err = New(Options{
 		Name: testMDT, FSName: testFS, Device: c.kv, Tables: TablesAt(2), Clients: 0, Slots: 1,
-		Key: []byte("0123456789abcdef"), Objects: c.set, Clock: clock,
+		Key: []byte("0123456789abcdef"), Objects: c.set, Clock: clock, LockLimits: c.limits, ReconnectGrace: c.grace, Stats: c.stats,
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -224,6 +229,7 @@ type client struct {
 	seq  uint64
 	oid  uint32
 	uuid [16]byte
+	h    *holder // asks for locks with all that it does; nil: asks for none
 }
 
 var clientNumber atomic.Uint32
@@ -296,22 +302,28 @@ func fidOf(a *wirepb.Attr) fid.FID { return fid.FID{Seq: fid.Seq(a.Seq), OID: a.
 
 func (cl *client) lookup(w who, p fid.FID, name string) (*wirepb.EntryReply, error) {
 	r := &wirepb.EntryReply{}
-	return r, cl.do(wire.OpLookup, &wirepb.LookupRequest{Caller: w.pb(), ParentSeq: uint64(p.Seq), ParentOid: p.OID, Name: []byte(name)}, r)
+	err := cl.do(wire.OpLookup, &wirepb.LookupRequest{Caller: w.pb(), ParentSeq: uint64(p.Seq), ParentOid: p.OID, Name: []byte(name), Want: cl.h.wish()}, r)
+	cl.h.take(r.Locks)
+	return r, err
 }
 
 func (cl *client) getattr(f fid.FID) (*wirepb.EntryReply, error) {
 	r := &wirepb.EntryReply{}
-	return r, cl.do(wire.OpGetattr, &wirepb.GetattrRequest{Seq: uint64(f.Seq), Oid: f.OID}, r)
+	err := cl.do(wire.OpGetattr, &wirepb.GetattrRequest{Seq: uint64(f.Seq), Oid: f.OID, Want: cl.h.wish()}, r)
+	cl.h.take(r.Locks)
+	return r, err
 }
 
 func (cl *client) make(w who, p fid.FID, name string, mode uint32, more ...func(*wirepb.CreateRequest)) (*wirepb.EntryReply, error) {
 	f := cl.next()
-	m := &wirepb.CreateRequest{Caller: w.pb(), ParentSeq: uint64(p.Seq), ParentOid: p.OID, Name: []byte(name), Seq: uint64(f.Seq), Oid: f.OID, Mode: mode}
+	m := &wirepb.CreateRequest{Caller: w.pb(), ParentSeq: uint64(p.Seq), ParentOid: p.OID, Name: []byte(name), Seq: uint64(f.Seq), Oid: f.OID, Mode: mode, Want: cl.h.wish()}
 	for _, fn := range more {
 		fn(m)
 	}
 	r := &wirepb.EntryReply{}
-	return r, cl.do(wire.OpCreate, m, r)
+	err := cl.do(wire.OpCreate, m, r)
+	cl.h.take(r.Locks)
+	return r, err
 }
 
 func withOpen(flags uint32) func(*wirepb.CreateRequest) {
@@ -334,7 +346,9 @@ func (cl *client) must(p fid.FID, name string, mode uint32, more ...func(*wirepb
 
 func (cl *client) open(w who, f fid.FID, flags uint32) (*wirepb.EntryReply, error) {
 	r := &wirepb.EntryReply{}
-	return r, cl.do(wire.OpOpen, &wirepb.OpenRequest{Caller: w.pb(), Seq: uint64(f.Seq), Oid: f.OID, Flags: flags}, r)
+	err := cl.do(wire.OpOpen, &wirepb.OpenRequest{Caller: w.pb(), Seq: uint64(f.Seq), Oid: f.OID, Flags: flags, Want: cl.h.wish()}, r)
+	cl.h.take(r.Locks)
+	return r, err
 }
 
 func (cl *client) closeFile(f fid.FID, handle uint64, report *wirepb.SizeReport) error {
@@ -365,12 +379,15 @@ func (cl *client) rename(w who, p fid.FID, name string, q fid.FID, to string, fl
 
 func (cl *client) setattr(w who, f fid.FID, valid attr.Valid, a *wirepb.Attr, handle uint64) (*wirepb.EntryReply, error) {
 	r := &wirepb.EntryReply{}
-	return r, cl.do(wire.OpSetattr, &wirepb.SetattrRequest{Caller: w.pb(), Seq: uint64(f.Seq), Oid: f.OID, Valid: uint32(valid), Attr: a, Handle: handle}, r)
+	err := cl.do(wire.OpSetattr, &wirepb.SetattrRequest{Caller: w.pb(), Seq: uint64(f.Seq), Oid: f.OID, Valid: uint32(valid), Attr: a, Handle: handle, Want: cl.h.wish()}, r)
+	cl.h.take(r.Locks)
+	return r, err
 }
 
 func (cl *client) xattr(op wire.Op, w who, f fid.FID, name string, value []byte, flags uint32) ([]byte, error) {
 	r := &wirepb.XattrReply{}
-	err := cl.do(op, &wirepb.XattrRequest{Caller: w.pb(), Seq: uint64(f.Seq), Oid: f.OID, Name: []byte(name), Value: value, Flags: flags}, r)
+	err := cl.do(op, &wirepb.XattrRequest{Caller: w.pb(), Seq: uint64(f.Seq), Oid: f.OID, Name: []byte(name), Value: value, Flags: flags, Want: cl.h.wish()}, r)
+	cl.h.take(r.Locks)
 	return r.Value, err
 }
 
@@ -382,12 +399,13 @@ func (cl *client) list(f fid.FID, size uint32, plus bool, each func()) ([]*wirep
 		var r wirepb.ReaddirReply
 		req := rpc.Request{
 			Op:    wire.OpReaddir,
-			Body:  &wirepb.ReaddirRequest{Caller: root.pb(), Seq: uint64(f.Seq), Oid: f.OID, Cookie: cookie, MaxBytes: size, Plus: plus},
+			Body:  &wirepb.ReaddirRequest{Caller: root.pb(), Seq: uint64(f.Seq), Oid: f.OID, Cookie: cookie, MaxBytes: size, Plus: plus, Want: cl.h.wish(), WantFolder: cl.h.wish()},
 			Reply: &r, Into: make([]byte, 1<<20),
 		}
 		if err := cl.imp.Do(context.Background(), &req); err != nil {
 			return all, err
 		}
+		cl.h.take(r.Locks)
 		b := req.Into[:req.N]
 		for len(b) > 0 {
 			n, k := uvarint(b)
@@ -396,6 +414,9 @@ func (cl *client) list(f fid.FID, size uint32, plus bool, each func()) ([]*wirep
 				return all, err
 			}
 			all = append(all, d)
+			if d.Lock != nil {
+				cl.h.take([]*wirepb.LockGrant{d.Lock})
+			}
 			cookie = d.Cookie
 			b = b[k+n:]
 		}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 	"github.com/strakefs/strake/server/osp"
@@ -29,9 +30,13 @@ func (o *op) setLayout() error {
 	if err := checkTemplate(&o.wish); err != nil {
 		return err
 	}
+	if err := o.cancels(m.Cancels); err != nil {
+		return err
+	}
 	if err := o.throttle(false); err != nil {
 		return err
 	}
+	o.want = o.wants(m.Want, false)
 	n := &o.child
 	if err := o.get(f, n); err != nil {
 		return err
@@ -51,7 +56,7 @@ func (o *op) setLayout() error {
 // setDefault sets a folder's default layout, or removes it.
 func (o *op) setDefault(f fid.FID, template []byte) error {
 	n := &o.child
-	if err := o.lockOne(f, full); err != nil {
+	if err := o.lockOne(f, ldlm.EX, ldlm.Layout|ldlm.Update); err != nil {
 		return err
 	}
 	if err := mayChangeLayout(&o.cred, n); err != nil {
@@ -61,7 +66,8 @@ func (o *op) setDefault(f fid.FID, template []byte) error {
 	n.sec[secDefault] = template
 	o.touch(n)
 	o.put(n, false)
-	if err := o.commit(o.entryReply(n)); err != nil {
+	o.settleGrant(n)
+	if err := o.commitGranted(o.entryReply(n)); err != nil {
 		return err
 	}
 	if f == rootFID {
@@ -108,7 +114,7 @@ func (o *op) restripe(m *wirepb.LayoutRequest, f fid.FID) error {
 
 func (o *op) restripeLocked(f fid.FID, objects *osp.Allocation) error {
 	n := &o.child
-	if err := o.lockOne(f, full); err != nil {
+	if err := o.lockOne(f, ldlm.EX, ldlm.Layout|opened); err != nil {
 		return err
 	}
 	if err := mayChangeLayout(&o.cred, n); err != nil {
@@ -135,5 +141,6 @@ func (o *op) restripeLocked(f fid.FID, objects *osp.Allocation) error {
 	n.sec[secLayout] = o.encodeLayout(&o.tmpl)
 	o.touch(n)
 	o.put(n, false)
-	return o.commit(o.entryReply(n))
+	o.settleGrant(n)
+	return o.commitGranted(o.entryReply(n))
 }

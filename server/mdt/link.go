@@ -5,6 +5,7 @@ import (
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
@@ -30,19 +31,20 @@ func (o *op) link() error {
 	if err := wire.Name(m.Name); err != nil {
 		return err
 	}
+	if err := o.cancels(m.Cancels); err != nil {
+		return err
+	}
 	if err := o.throttle(false); err != nil {
 		return err
 	}
-	for {
-		o.locks.reset()
-		o.locks.folder(parent, weak)
-		o.locks.name(parent, o.h.key.name(m.Name))
-		o.locks.child(f, full, false)
-		if o.locks.acquire() {
-			return o.linkLocked(m, parent, f)
-		}
-		o.h.stats.restarts.Inc()
+	o.locks.reset()
+	o.locks.folder(parent, ldlm.CW)
+	o.locks.name(parent, o.h.key.name(m.Name))
+	o.locks.child(f, ldlm.EX, ldlm.Update, false)
+	if err := o.lockAll(); err != nil {
+		return err
 	}
+	return o.linkLocked(m, parent, f)
 }
 
 func (o *op) linkLocked(m *wirepb.LinkRequest, parent, f fid.FID) error {

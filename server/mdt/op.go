@@ -1,6 +1,7 @@
 package mdt
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
@@ -39,6 +41,11 @@ type op struct {
 	tmpl, wish layout.Layout
 	layoutBuf  []byte
 	dots       [2]byte
+	// want is the bits that the client would like of the inode that lockOne is about to lock; granted are the locks that go
+	// with the answer; died are the inodes that the transaction ends.
+	want    ldlm.Bits
+	granted []uint64
+	died    []fid.FID
 	// reported are the files of the batch of reports being applied.
 	reported []fid.FID
 	// folder, to, child and other are the inodes of the operation, by their part in it.
@@ -65,6 +72,7 @@ type requests struct {
 	close    wirepb.CloseRequest
 	reports  wirepb.ReportSizesRequest
 	oneSize  [1]*wirepb.SizeReport
+	enqueue  wirepb.EnqueueRequest
 	sync     wirepb.SyncRequest
 	path     wirepb.PathRequest
 	layout   wirepb.LayoutRequest
@@ -85,6 +93,11 @@ type replies struct {
 	attr2   wirepb.Attr
 	parent  wirepb.Attr
 	parent2 wirepb.Attr
+
+	want     wirepb.LockWant
+	grant    wirepb.LockGrant
+	locks    [1]*wirepb.LockGrant
+	lockOnly wirepb.EntryReply
 }
 
 // begin readies the worker's op for a request.
@@ -97,14 +110,17 @@ func (h *Handler) begin(e *env.Env, x *target.Export, c *rpc.Call) *op {
 		e.SetState(env.LayerMDT, o)
 	}
 	o.h, o.e, o.x, o.c = h, e, x, c
-	o.locks.table = h.locks
-	o.locks.begin()
 	o.client, o.xs = 0, nil
+	cause := ldlm.Local
 	if x != nil {
 		o.client = binary.BigEndian.Uint64(x.UUID[:])
-		o.xs, _ = x.State.(*export)
+		if o.xs, _ = x.State.(*export); o.xs != nil && o.xs.locks != nil {
+			cause = o.xs.locks.ID()
+		}
 	}
+	o.locks.begin(h, e, cause)
 	o.tx, o.caller = nil, nil
+	o.want, o.granted, o.died = 0, o.granted[:0], o.died[:0]
 	o.now = attr.TimeOf(h.o.Clock())
 	return o
 }
@@ -137,10 +153,40 @@ func (o *op) fid(seq uint64, oid uint32) (fid.FID, error) {
 }
 
 // throttle waits for room in the device. reserve lets the operation use the last of it: it makes room, or ends something.
-func (o *op) throttle(reserve bool) error { return o.h.dev.Throttle(o.h.contextOf(o.c), reserve) }
+func (o *op) throttle(reserve bool) error { return o.h.dev.Throttle(o.ctx(), reserve) }
 
-// begin makes the operation's transaction.
-func (o *op) beginTx() { o.tx = o.h.dev.Begin(o.e) }
+// ctx ends with the call's connection; without a call, with the target.
+func (o *op) ctx() context.Context {
+	if o.c == nil {
+		return o.h.life
+	}
+	return o.h.contextOf(o.c)
+}
+
+// acquire takes the locks named; see lockSet.acquire.
+func (o *op) acquire() (bool, error) {
+	ok, err := o.locks.acquire(o.ctx())
+	if err != nil {
+		return false, fmt.Errorf("mdt: waiting for a lock: %w", err)
+	}
+	return ok, nil
+}
+
+// lockAll takes the locks named, however often it has to try.
+func (o *op) lockAll() error {
+	for {
+		if ok, err := o.acquire(); ok || err != nil {
+			return err
+		}
+		o.h.stats.restarts.Inc()
+	}
+}
+
+// beginTx makes the operation's transaction.
+func (o *op) beginTx() {
+	o.tx = o.h.dev.Begin(o.e)
+	o.died = o.died[:0]
+}
 
 // commit publishes the transaction with the reply.
 func (o *op) commit(reply rpc.Message) error {
@@ -198,7 +244,7 @@ func (o *op) settle(n *inode, m *wirepb.Attr) bool {
 	if err := o.get(n.FID, n); err != nil {
 		return false
 	}
-	wire.PutAttr(m, &n.Attr)
+	putAttr(m, n)
 	return true
 }
 
@@ -214,10 +260,10 @@ func (o *op) resend(m rpc.Message) {
 // entryReply fills the entry reply with an inode.
 func (o *op) entryReply(n *inode) *wirepb.EntryReply {
 	r := &o.rep.entry
-	wire.PutAttr(&o.rep.attr, &n.Attr)
+	putAttr(&o.rep.attr, n)
 	r.Attr, r.Parent = &o.rep.attr, nil
 	r.Layout, r.Symlink = nil, nil
-	r.Handle, r.Created = 0, false
+	r.Handle, r.Created, r.Locks = 0, false, nil
 	switch n.Type() {
 	case attr.TypeFile:
 		r.Layout = n.sec[secLayout]
@@ -231,13 +277,31 @@ func (o *op) entryReply(n *inode) *wirepb.EntryReply {
 
 // commitEntry publishes with an entry reply whose parent is the folder changed.
 func (o *op) commitEntry(r *wirepb.EntryReply, folder *inode) error {
-	wire.PutAttr(&o.rep.parent, &folder.Attr)
+	putAttr(&o.rep.parent, folder)
 	r.Parent = &o.rep.parent
 	if err := o.commit(r); err != nil {
 		return err
 	}
 	if o.settle(folder, &o.rep.parent) {
+		r.Locks = o.grants()
 		o.resend(r)
+		return nil
 	}
+	o.attach()
 	return nil
+}
+
+// commitGranted publishes with an entry reply that changes no folder.
+func (o *op) commitGranted(r *wirepb.EntryReply) error {
+	if err := o.commit(r); err != nil {
+		return err
+	}
+	o.attach()
+	return nil
+}
+
+// putAttr fills m with n's attributes.
+func putAttr(m *wirepb.Attr, n *inode) {
+	n.NoXattr = len(n.sec[secXattrs]) == 0 && len(n.sec[secACL]) == 0 && len(n.sec[secDefaultACL]) == 0
+	wire.PutAttr(m, &n.Attr)
 }

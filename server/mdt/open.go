@@ -2,6 +2,7 @@ package mdt
 
 import (
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
@@ -17,6 +18,10 @@ func (o *op) open() error {
 	if err != nil {
 		return err
 	}
+	if err := o.cancels(m.Cancels); err != nil {
+		return err
+	}
+	o.want = o.wants(m.Want, false)
 	return o.openFID(f, m.Flags, m.Caller)
 }
 
@@ -34,16 +39,8 @@ func (o *op) openFID(f fid.FID, flags uint32, caller *wirepb.Caller) error {
 			return err
 		}
 	}
-	mode := weak
-	if changes {
-		mode = full
-	}
-	o.locks.reset()
 	n := &o.child
-	if err := o.lockOne(f, mode); err != nil {
-		return err
-	}
-	if err := mayOpen(&o.cred, n, flags); err != nil {
+	if err := o.lockOpen(f, flags); err != nil {
 		return err
 	}
 	o.beginTx()
@@ -59,11 +56,45 @@ func (o *op) openFID(f fid.FID, flags uint32, caller *wirepb.Caller) error {
 		return err
 	}
 	r.Handle = id
-	if err := o.commit(r); err != nil {
+	o.settleGrant(n)
+	if err := o.commitGranted(r); err != nil {
 		o.dropOpen(f, id)
 		return err
 	}
 	return nil
+}
+
+// lockOpen locks an inode for an open, reads it and checks that it may be opened. To open it for reading shares OPEN with other
+// opens; so does one more open by who writes it already. To become a writer takes UPDATE from all others: from then on
+// they do not know the size.
+func (o *op) lockOpen(f fid.FID, flags uint32) error {
+	mode, bits := ldlm.CW, ldlm.Open
+	if flags&oTrunc != 0 {
+		if err := o.get(f, &o.child); err != nil {
+			return err
+		}
+		bits |= contentTakes(&o.child)
+	}
+	for {
+		if flags&oTrunc != 0 || writes(flags) && !o.isWriter(f) {
+			mode, bits = ldlm.EX, bits|opened
+		}
+		if err := o.lockOne(f, mode, bits); err != nil {
+			return err
+		}
+		if err := mayOpen(&o.cred, &o.child, flags); err != nil {
+			return err
+		}
+		more := ldlm.Bits(0)
+		if flags&oTrunc != 0 {
+			more = contentTakes(&o.child) &^ bits
+		}
+		if more == 0 && (mode == ldlm.EX || !writes(flags) || o.isWriter(f) || !o.child.IsFile()) {
+			return nil
+		}
+		bits |= more
+		o.unlockOne()
+	}
 }
 
 // openForWrite puts what an open for write or with O_TRUNC changes, if it changes anything.
@@ -117,6 +148,12 @@ func (o *op) dropOpen(f fid.FID, id uint64) {
 		o.h.opens.close(f)
 		o.h.stats.opens.Add(-1)
 	}
+}
+
+// isWriter reports whether the client is a writer of f.
+func (o *op) isWriter(f fid.FID) bool {
+	mine, _ := o.h.opens.writers(f, o.xs)
+	return mine
 }
 
 // canWrite reports whether the client's handle is one of f open for write.

@@ -32,8 +32,8 @@ type openShard struct {
 	_     [24]byte
 }
 
-// openTable holds the open inodes of one MDT. What changes whether an inode is open at all happens under its lock too: weak
-// to open it, full to unlink or close it.
+// openTable holds the open inodes of one MDT. What changes whether an inode is open at all happens under its bit OPEN too: in
+// mode CW to open it, EX to unlink or close it, and to become a writer or cease to be one, but for an evicted one.
 type openTable struct {
 	shards [openShards]openShard
 }
@@ -74,9 +74,9 @@ func (s *openShard) with(f fid.FID, fn func(*openFile)) {
 }
 
 // open counts one more open.
-func (t *openTable) open(f fid.FID) { t.shard(f).with(f, opened) }
+func (t *openTable) open(f fid.FID) { t.shard(f).with(f, countOpen) }
 
-func opened(v *openFile) { v.handles++ }
+func countOpen(v *openFile) { v.handles++ }
 
 // close counts one open less and returns how many are left.
 func (t *openTable) close(f fid.FID) (left int) {
@@ -174,11 +174,15 @@ func (v *openFile) remove(x *export) {
 	}
 }
 
-// isWriter reports whether x is a writer of f.
-func (t *openTable) isWriter(f fid.FID, x *export) bool {
+// writers reports whether x, and whether anybody else, is a writer of f.
+func (t *openTable) writers(f fid.FID, x *export) (mine, others bool) {
 	s := t.shard(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.files[f]
-	return v != nil && v.find(x) != nil
+	if v == nil {
+		return false, false
+	}
+	mine = v.find(x) != nil
+	return mine, len(v.writers) > 1 || !mine && len(v.writers) > 0
 }

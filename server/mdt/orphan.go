@@ -28,7 +28,7 @@ func (o *op) deleteOrphan(f fid.FID) {
 }
 
 // unname puts what taking one name off n means: a link less, an orphan while somebody has it open, else its end.
-// Precondition: n's lock is held full.
+// Precondition: lostName of n is held.
 func (o *op) unname(n *inode, l parentLink) error {
 	o.touch(n)
 	if n.IsDir() {
@@ -54,6 +54,7 @@ func (o *op) unname(n *inode, l parentLink) error {
 
 // destroy puts the end of an inode: its record, its xattrs, and the destroy records of its objects.
 func (o *op) destroy(n *inode) error {
+	o.died = append(o.died, n.FID)
 	o.tx.Delete(o.h.tables.Inode, n.FID.AppendKey(o.e.Alloc(fid.KeySize)[:0]))
 	if err := o.deleteLargeXattrs(n); err != nil {
 		return err
@@ -74,7 +75,7 @@ func (o *op) destroyObjects(n *inode) error {
 }
 
 // release counts an open less and puts the inode's end if it was the last and no name is left.
-// Precondition: the inode's lock is held full and the transaction has begun.
+// Precondition: OPEN of the inode is held, UPDATE too if it has no name, and the transaction has begun.
 func (o *op) release(f fid.FID) error {
 	left := o.h.opens.close(f)
 	o.h.stats.opens.Add(-1)

@@ -6,8 +6,9 @@ import (
 	"errors"
 
 	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
-	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
 
@@ -28,6 +29,9 @@ type dirScan struct {
 	entries []dirent
 	names   []byte
 	err     error
+	// locks are those granted on the entries, spare are those of them that are not sent.
+	locks [scanBatch]wirepb.LockGrant
+	spare []uint64
 }
 
 func (s *dirScan) init() { s.fn = s.visit }
@@ -64,7 +68,7 @@ func (o *op) readdir() error {
 		return err
 	}
 	n := &o.folder
-	if err := o.get(f, n); err != nil {
+	if err := o.read(f, n, o.wants(m.WantFolder, false)); err != nil {
 		return err
 	}
 	if !n.IsDir() {
@@ -76,8 +80,8 @@ func (o *op) readdir() error {
 		}
 	}
 	r := &o.rep.readdir
-	r.Count, r.Eof = 0, true
-	p := page{o: o, plus: m.Plus, b: o.c.BulkBuffer(int(min(max(m.MaxBytes, readdirMin), readdirMax)))}
+	r.Count, r.Eof, r.Locks = 0, true, o.grants()
+	p := page{o: o, plus: m.Plus, want: o.wants(m.Want, true), stamp: n.content, b: o.c.BulkBuffer(int(min(max(m.MaxBytes, readdirMin), readdirMax)))}
 	if n.Nlink > 0 {
 		r.Eof, err = o.fillPage(&p, n, m.Cookie)
 		if err != nil {
@@ -96,6 +100,11 @@ type page struct {
 	b     []byte
 	used  int
 	count uint32
+	// want is what the client would like of each entry's inode, with attributes. stamp is the folder's content stamp from
+	// before the batch was scanned, locks are the locks of the batch's first entries.
+	want  ldlm.Bits
+	stamp stamp
+	locks []wirepb.LockGrant
 }
 
 // fillPage adds entries behind cookie until the page is full or, then eof, none is left.
@@ -120,13 +129,11 @@ func (o *op) fillPage(p *page, n *inode, cookie uint64) (eof bool, err error) {
 		if s.err != nil {
 			return false, s.err
 		}
-		for i := range s.entries {
-			d := &s.entries[i]
-			ok, err := p.add(d)
-			if err != nil || !ok {
-				return false, err
-			}
-			next = d.cookie + 1
+		if ok, err := p.addBatch(n.FID, s.entries); err != nil || !ok {
+			return false, err
+		}
+		if len(s.entries) > 0 {
+			next = s.entries[len(s.entries)-1].cookie + 1
 		}
 		if len(s.entries) < scanBatch {
 			return true, nil
@@ -138,11 +145,103 @@ func (o *op) fillPage(p *page, n *inode, cookie uint64) (eof bool, err error) {
 	return true, nil
 }
 
+// lockedMin is about what an entry with attributes and a lock takes: more of a batch are not locked than may fit.
+const lockedMin = 128
+
+// pageLocks bounds the locks of one page, so that two pages in flight are within sentMax.
+const pageLocks = sentMax / 2
+
+// addBatch adds scanned entries, with locks on their inodes if they are wanted. False when the page is full.
+func (p *page) addBatch(folder fid.FID, entries []dirent) (bool, error) {
+	p.locks = nil
+	if p.plus && p.want != 0 {
+		if err := p.lock(folder, entries); err != nil {
+			return false, err
+		}
+		defer p.unlock()
+	}
+	for i := range entries {
+		var g *wirepb.LockGrant
+		if i < len(p.locks) && p.locks[i].Lock != 0 {
+			g = &p.locks[i]
+		}
+		if ok, err := p.add(&entries[i], g); err != nil || !ok {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// lock grants what is wanted on the entries' inodes, and then makes sure that the entries still lead there: the folder's
+// content stamp is what it was before they were scanned, or else each is looked at again.
+func (p *page) lock(folder fid.FID, entries []dirent) error {
+	o := p.o
+	n := min(len(entries), (len(p.b)-p.used)/lockedMin, pageLocks-len(o.granted))
+	if n <= 0 {
+		return nil
+	}
+	p.locks = o.list.locks[:n]
+	for i := range p.locks {
+		p.lockEntry(&entries[i], &p.locks[i])
+	}
+	if p.want&ldlm.Lookup == 0 {
+		return nil
+	}
+	before := p.stamp
+	err := o.get(folder, &o.to)
+	if err == nil && o.to.content == before {
+		return nil
+	}
+	if err != nil && !errors.Is(err, status.Stale) {
+		p.unlock()
+		return err
+	}
+	p.stamp = o.to.content
+	for i := range p.locks {
+		if g := &p.locks[i]; g.Lock != 0 && !o.leads(folder, entries[i].name, entries[i].child) {
+			o.list.spare = append(o.list.spare, g.Lock)
+			g.Lock = 0
+		}
+	}
+	return nil
+}
+
+// lockEntry grants what is wanted of one entry's inode.
+func (p *page) lockEntry(d *dirent, g *wirepb.LockGrant) {
+	o := p.o
+	want := o.withoutWriters(d.child, p.want)
+	if d.kind == attr.TypeDir>>12 && want&ldlm.Update != 0 {
+		if err := o.get(d.child, &o.child); err != nil || !o.mayUpdate(&o.child) {
+			want &^= ldlm.Update
+		}
+	}
+	w := &o.rep.want
+	w.Mode, w.Bits, w.TryBits = uint32(ldlm.PR), 0, uint32(want)
+	if want == 0 || !o.h.ldlm.Grant(o.e, o.xs.locks, ldlm.InodeRes(d.child), w, g) {
+		g.Lock = 0
+	}
+}
+
+// unlock takes the locks back that are not sent.
+func (p *page) unlock() {
+	s := &p.o.list
+	for i := range p.locks {
+		if h := p.locks[i].Lock; h != 0 {
+			s.spare = append(s.spare, h)
+		}
+	}
+	if len(s.spare) > 0 {
+		p.o.takeBack(s.spare)
+		s.spare = s.spare[:0]
+	}
+	p.locks = nil
+}
+
 // addDots adds "." and ".." behind cookie.
 func (o *op) addDots(p *page, n *inode, cookie uint64) (bool, error) {
 	const kind = attr.TypeDir >> 12
 	if cookie < cookieDot {
-		if ok, err := p.add(&dirent{cookie: cookieDot, kind: kind, child: n.FID, name: o.dots[:1]}); err != nil || !ok {
+		if ok, err := p.add(&dirent{cookie: cookieDot, kind: kind, child: n.FID, name: o.dots[:1]}, nil); err != nil || !ok {
 			return ok, err
 		}
 	}
@@ -150,18 +249,18 @@ func (o *op) addDots(p *page, n *inode, cookie uint64) (bool, error) {
 	if l, ok := n.parent(); ok {
 		up = l.folder
 	}
-	return p.add(&dirent{cookie: cookieDotDot, kind: kind, child: up, name: o.dots[:2]})
+	return p.add(&dirent{cookie: cookieDotDot, kind: kind, child: up, name: o.dots[:2]}, nil)
 }
 
-// add adds one entry: its length as a uvarint, then a wirepb.Dirent. False if it does not fit. With attributes asked for,
-// an entry whose inode went meanwhile is left out.
-func (p *page) add(d *dirent) (bool, error) {
+// add adds one entry, with the lock on its inode if it has one: its length as a uvarint, then a wirepb.Dirent. False if it
+// does not fit. With attributes asked for, an entry whose inode went meanwhile is left out.
+func (p *page) add(d *dirent, g *wirepb.LockGrant) (bool, error) {
 	o := p.o
 	m := &o.rep.dirent
 	m.Cookie, m.Name = d.cookie, d.name
 	m.Seq, m.Oid = uint64(d.child.Seq), d.child.OID
 	m.Mode = uint32(d.kind) << 12
-	m.Attr, m.Layout = nil, nil
+	m.Attr, m.Layout, m.Lock = nil, nil, nil
 	if p.plus {
 		err := o.get(d.child, &o.child)
 		if errors.Is(err, status.Stale) {
@@ -171,6 +270,9 @@ func (p *page) add(d *dirent) (bool, error) {
 			return false, err
 		}
 		p.attach(m)
+		if m.Lock = g; g != nil && ldlm.Bits(g.Bits)&ldlm.Update != 0 && !o.mayUpdate(&o.child) {
+			m.Lock = nil
+		}
 	}
 	size := m.SizeVT()
 	head := uvarintLen(uint64(size))
@@ -184,12 +286,16 @@ func (p *page) add(d *dirent) (bool, error) {
 	}
 	p.used += size
 	p.count++
+	if m.Lock != nil {
+		o.granted = append(o.granted, g.Lock)
+		g.Lock = 0
+	}
 	return true, nil
 }
 
 func (p *page) attach(m *wirepb.Dirent) {
 	n := &p.o.child
-	wire.PutAttr(&p.o.rep.attr, &n.Attr)
+	putAttr(&p.o.rep.attr, n)
 	m.Attr, m.Mode = &p.o.rep.attr, n.Mode
 	if n.IsFile() {
 		m.Layout = n.sec[secLayout]

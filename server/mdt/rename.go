@@ -6,6 +6,7 @@ import (
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
@@ -58,6 +59,9 @@ func (o *op) rename() error {
 	if err := errors.Join(wire.Name(m.FromName), wire.Name(m.ToName)); err != nil {
 		return status.Of(err)
 	}
+	if err := o.cancels(m.Cancels); err != nil {
+		return err
+	}
 	if err := o.throttle(false); err != nil {
 		return err
 	}
@@ -105,12 +109,16 @@ func (o *op) tryRename(r *renaming) (again bool, err error) {
 	}
 	o.locks.name(r.from, o.h.key.name(r.fromName))
 	o.locks.name(r.to, o.h.key.name(r.toName))
-	o.locks.child(source, full, o.child.IsDir())
+	o.locks.child(source, ldlm.EX, ldlm.Lookup|ldlm.Update, o.child.IsDir())
 	if had {
-		o.locks.child(target, full, o.other.IsDir())
+		bits := lostName(&o.other)
+		if r.exchange() {
+			bits = ldlm.Lookup | ldlm.Update
+		}
+		o.locks.child(target, ldlm.EX, bits, o.other.IsDir())
 	}
-	if !o.locks.acquire() {
-		return true, nil
+	if ok, err := o.acquire(); !ok {
+		return true, err
 	}
 	o.locks.mark(r.from)
 	o.locks.mark(r.to)
@@ -192,17 +200,19 @@ func (o *op) readRename(r *renaming) error {
 // in the tree changes, so that the walks see who is whose ancestor.
 func (o *op) lockFolders(r *renaming, moves bool) error {
 	if !r.cross() {
-		o.locks.folder(r.from, weak)
+		o.locks.folder(r.from, ldlm.CW)
 		return nil
 	}
-	mode := weak
+	mode := ldlm.CW
 	if moves {
-		mode = full
+		mode = ldlm.EX
 	}
 	o.locks.rename(mode)
-	o.locks.acquire()
-	o.locks.folder(r.from, weak)
-	o.locks.folder(r.to, weak)
+	if err := o.lockAll(); err != nil {
+		return err
+	}
+	o.locks.folder(r.from, ldlm.CW)
+	o.locks.folder(r.to, ldlm.CW)
 	under, err := o.walkUp(r.to, r.from, r.source.child)
 	if err != nil {
 		return err
@@ -321,7 +331,7 @@ func (o *op) publishRename(r *renaming) error {
 	if r.cross() {
 		again = o.settle(&o.to, &o.rep.parent2) || again
 	} else {
-		wire.PutAttr(&o.rep.parent2, &o.folder.Attr)
+		putAttr(&o.rep.parent2, &o.folder)
 	}
 	if again {
 		o.resend(m)
@@ -433,13 +443,13 @@ func (o *op) exchange(r *renaming) error {
 // renameReply fills the reply from the inodes as they are now.
 func (o *op) renameReply(r *renaming) *wirepb.RenameReply {
 	m := &o.rep.rename
-	wire.PutAttr(&o.rep.attr, &o.child.Attr)
-	wire.PutAttr(&o.rep.parent, &o.folder.Attr)
-	wire.PutAttr(&o.rep.parent2, &o.toFolder(r).Attr)
+	putAttr(&o.rep.attr, &o.child)
+	putAttr(&o.rep.parent, &o.folder)
+	putAttr(&o.rep.parent2, o.toFolder(r))
 	m.Moved, m.Target = &o.rep.attr, nil
 	m.FromParent, m.ToParent = &o.rep.parent, &o.rep.parent2
 	if r.hasTarget {
-		wire.PutAttr(&o.rep.attr2, &o.other.Attr)
+		putAttr(&o.rep.attr2, &o.other)
 		m.Target = &o.rep.attr2
 	}
 	return m

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
@@ -42,22 +43,78 @@ func (o *op) setattr() error {
 		return err
 	}
 	valid := attr.Valid(m.Valid)
+	if err := o.cancels(m.Cancels); err != nil {
+		return err
+	}
 	if err := o.throttle(valid.Has(attr.ValidSize)); err != nil {
 		return err
 	}
+	o.want = o.wants(m.Want, false)
 	n := &o.child
-	if err := o.lockOne(f, full); err != nil {
+	bits := setattrBits(valid)
+	if err := o.get(f, n); err != nil {
 		return err
 	}
-	if err := o.maySetattr(m, n, a, valid); err != nil {
-		return err
+	bits |= setattrTakes(n, valid)
+	for {
+		if err := o.lockOne(f, ldlm.EX, bits); err != nil {
+			return err
+		}
+		if err := o.maySetattr(m, n, a, valid); err != nil {
+			return err
+		}
+		more := setattrTakes(n, valid) &^ bits
+		if more == 0 {
+			break
+		}
+		bits |= more
+		o.unlockOne()
 	}
 	o.beginTx()
 	if err := o.applyAttrs(n, a, valid); err != nil {
 		return err
 	}
 	o.put(n, false)
-	return o.commit(o.entryReply(n))
+	o.settleGrant(n)
+	return o.commitGranted(o.entryReply(n))
+}
+
+// setattrBits is what a change of attributes locks of any inode.
+func setattrBits(valid attr.Valid) ldlm.Bits {
+	b := ldlm.Update
+	if valid.Any(attr.ValidMode | attr.ValidUID | attr.ValidGID | attr.ValidFlags | attr.ValidProjID) {
+		b |= ldlm.Perm
+	}
+	if valid.Has(attr.ValidSize) {
+		b |= opened
+	}
+	return b
+}
+
+// setattrTakes is what it changes besides in this inode: set-uid, capabilities, the access ACL that is an xattr too.
+func setattrTakes(n *inode, valid attr.Valid) ldlm.Bits {
+	b := ldlm.Bits(0)
+	if valid.Any(attr.ValidSize | attr.ValidKillSuid | attr.ValidUID | attr.ValidGID) {
+		b = contentTakes(n)
+	}
+	if valid.Has(attr.ValidMode) && n.HasACL {
+		b |= ldlm.Xattr
+	}
+	return b
+}
+
+// contentTakes is what a change of a file's content or owner can take from it beside its size.
+func contentTakes(n *inode) ldlm.Bits {
+	b := ldlm.Bits(0)
+	if n.Mode&(attr.SetUID|attr.SetGID) != 0 {
+		b = ldlm.Perm
+	}
+	if len(n.sec[secXattrs]) > 0 {
+		if _, _, ok, err := findXattr(n.sec[secXattrs], []byte(attr.XattrCapability)); ok && err == nil {
+			b |= ldlm.Xattr
+		}
+	}
+	return b
 }
 
 // maySetattr checks the change: may_setattr and setattr_prepare of Linux, and what open and truncate check before them.
@@ -69,7 +126,7 @@ func (o *op) maySetattr(m *wirepb.SetattrRequest, n *inode, a *attr.Attr, valid 
 			return err
 		}
 	}
-	if valid.Has(attr.ValidKillSuid) && !valid.Any(ownChecks) && !owner(c, n) && !o.h.opens.isWriter(n.FID, o.xs) {
+	if valid.Has(attr.ValidKillSuid) && !valid.Any(ownChecks) && !owner(c, n) && !o.isWriter(n.FID) {
 		if err := permission(c, n, mayWrite); err != nil {
 			return err // Whoever cannot write cannot clear set-uid either.
 		}

@@ -2,6 +2,7 @@ package mdt
 
 import (
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
@@ -18,6 +19,9 @@ func (o *op) unlink() error {
 	}
 	parent, err := o.fid(m.ParentSeq, m.ParentOid)
 	if err != nil {
+		return err
+	}
+	if err := o.cancels(m.Cancels); err != nil {
 		return err
 	}
 	if err := o.throttle(true); err != nil {
@@ -70,11 +74,11 @@ func (o *op) tryUnlink(m *wirepb.UnlinkRequest, parent fid.FID) (again bool, err
 		return false, err
 	}
 	o.locks.reset()
-	o.locks.folder(parent, weak)
+	o.locks.folder(parent, ldlm.CW)
 	o.locks.name(parent, o.h.key.name(m.Name))
-	o.locks.child(before.child, full, m.Rmdir)
-	if !o.locks.acquire() {
-		return true, nil
+	o.locks.child(before.child, ldlm.EX, lostName(&o.child), m.Rmdir)
+	if ok, err := o.acquire(); !ok {
+		return true, err
 	}
 	o.locks.mark(parent)
 	d, err := o.victim(m, parent)
@@ -85,6 +89,14 @@ func (o *op) tryUnlink(m *wirepb.UnlinkRequest, parent fid.FID) (again bool, err
 		return true, nil
 	}
 	return false, o.publishUnlink(&d)
+}
+
+// lostName is the bits of an inode that go with one of its names: all, with the last one.
+func lostName(n *inode) ldlm.Bits {
+	if n.IsDir() || n.Nlink <= 1 {
+		return ldlm.Full
+	}
+	return takenName
 }
 
 // stale reports whether an inode was gone.
@@ -111,8 +123,8 @@ func (o *op) publishUnlink(d *dirent) error {
 	}
 	o.delta(folder, links, -1)
 	r := &o.rep.unlink
-	wire.PutAttr(&o.rep.attr, &n.Attr)
-	wire.PutAttr(&o.rep.parent, &folder.Attr)
+	putAttr(&o.rep.attr, n)
+	putAttr(&o.rep.parent, folder)
 	r.Attr, r.Parent = &o.rep.attr, &o.rep.parent
 	if err := o.commit(r); err != nil {
 		return err

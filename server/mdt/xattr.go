@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
-	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
 
@@ -107,7 +107,7 @@ func (o *op) getxattr() error {
 		return err
 	}
 	n := &o.child
-	if err := o.get(f, n); err != nil {
+	if err := o.read(f, n, o.wants(m.Want, false)); err != nil {
 		return err
 	}
 	k, err := classOf(m.Name)
@@ -146,9 +146,9 @@ func (o *op) getxattr() error {
 
 func (o *op) xattrReply(value []byte, n *inode) {
 	r := &o.rep.xattr
-	r.Value, r.Attr = value, nil
+	r.Value, r.Attr, r.Locks = value, nil, o.grants()
 	if n != nil {
-		wire.PutAttr(&o.rep.attr, &n.Attr)
+		putAttr(&o.rep.attr, n)
 		r.Attr = &o.rep.attr
 	}
 	o.c.Reply = r
@@ -165,7 +165,7 @@ func (o *op) listxattr() error {
 		return err
 	}
 	n := &o.child
-	if err := o.get(f, n); err != nil {
+	if err := o.read(f, n, o.wants(m.Want, false)); err != nil {
 		return err
 	}
 	list := o.e.Alloc(len(n.sec[secXattrs]) + len(attr.XattrACLAccess) + len(attr.XattrACLDefault) + 2)[:0]
@@ -237,11 +237,18 @@ func (o *op) changeXattr(m *wirepb.XattrRequest, change func(class) error, reser
 	if err != nil {
 		return err
 	}
+	if err := o.cancels(m.Cancels); err != nil {
+		return err
+	}
 	if err := o.throttle(reserve); err != nil {
 		return err
 	}
 	n := &o.child
-	if err := o.lockOne(f, full); err != nil {
+	bits := ldlm.Xattr | ldlm.Update
+	if k == classACL || k == classDefaultACL {
+		bits |= ldlm.Perm
+	}
+	if err := o.lockOne(f, ldlm.EX, bits); err != nil {
 		return err
 	}
 	if err := mayXattr(&o.cred, n, k, mayWrite); err != nil {
@@ -254,8 +261,8 @@ func (o *op) changeXattr(m *wirepb.XattrRequest, change func(class) error, reser
 	o.touch(n)
 	o.put(n, false)
 	r := &o.rep.xattr
-	wire.PutAttr(&o.rep.attr, &n.Attr)
-	r.Value, r.Attr = nil, &o.rep.attr
+	putAttr(&o.rep.attr, n)
+	r.Value, r.Attr, r.Locks = nil, &o.rep.attr, nil
 	return o.commit(r)
 }
 
