@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/strakefs/strake/fs/client"
+	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/fusefs"
+	"github.com/strakefs/strake/fs/lockcache"
 	"github.com/strakefs/strake/fs/lov"
 	"github.com/strakefs/strake/fs/mdc"
 	"github.com/strakefs/strake/fs/mgc"
@@ -30,7 +32,7 @@ type Options struct {
 	Network rpc.Transport
 	MGS     []string
 	FSName  string
-	// Kernel says where and how the kernel mounts. Its Client, Root and Cache are filled in here.
+	// Kernel says where and how the kernel mounts. Its Client and Root are filled in here.
 	Kernel fusefs.MountOptions
 	Atime  client.Atime
 	// Fileset is the folder that becomes the mount's root, "" or "/" for the file system's.
@@ -42,7 +44,9 @@ type Options struct {
 	// SavePath keeps the configuration for a start without the MGS; empty keeps none.
 	SavePath string
 	// Cache is the memory of dirty data, shared by the mounts of a process.
-	Cache   *osc.Cache
+	Cache *osc.Cache
+	// Budget bounds the inodes that are cached, shared by the mounts of a process.
+	Budget  *client.Budget
 	Version string
 	Log     *slog.Logger
 	Stats   *stats.Registry
@@ -52,13 +56,14 @@ type Options struct {
 
 // Mount is a mounted file system.
 type Mount struct {
-	o         Options
-	uuid      [16]byte
-	exclusive atomic.Bool
+	o    Options
+	uuid [16]byte
 
 	mgs    *rpc.Import
 	mgc    *mgc.MGC
 	mdtImp *rpc.Import
+	locks  *lockcache.Cache // of the MDT
+	owner  client.Owner
 	mdc    *mdc.MDC
 	data   *lov.Set
 	client *client.Client
@@ -72,9 +77,10 @@ type Mount struct {
 	osts map[uint32]*ost // guarded by mu
 	// told is who forgets what it believes when the MDT is not the one it was; nil until there is a client. guarded by mu
 	told *client.Client
-	// instance is the MDT's that the mount is connected to, met that it was connected before. guarded by mu
-	instance uint64
-	met      bool
+	// met says that the MDT was connected to before. guarded by mu
+	met bool
+	// evictAfter is how long the MDT lets this mount be silent, in nanoseconds.
+	evictAfter atomic.Int64
 }
 
 // New mounts. The mount can be used when it returns. On an error nothing is left behind.
@@ -110,8 +116,8 @@ func (m *Mount) start(ctx context.Context) error {
 	m.mgc.Watch(m.apply)
 	prefix := fmt.Sprintf("llite.%s-%d.", m.o.FSName, m.o.Number)
 	m.client = client.New(client.Options{
-		MDC: m.mdc, Data: m.data, ReadOnly: m.o.Kernel.ReadOnly, Atime: m.o.Atime,
-		Sync: m.o.Kernel.Sync, DirSync: m.o.Kernel.Sync || m.o.Kernel.DirSync, Exclusive: &m.exclusive,
+		MDC: m.mdc, Data: m.data, Locks: m.locks, Owner: &m.owner, Budget: m.o.Budget, Alive: m.alive, ReadOnly: m.o.Kernel.ReadOnly, Atime: m.o.Atime,
+		Sync: m.o.Kernel.Sync, DirSync: m.o.Kernel.Sync || m.o.Kernel.DirSync,
 		NamesMax: namesMax, Info: m.info, Log: m.o.Log, Stats: m.o.Stats, StatsPrefix: prefix,
 	})
 	m.mu.Lock()
@@ -122,7 +128,7 @@ func (m *Mount) start(ctx context.Context) error {
 		return fmt.Errorf("mount %s: fileset %q: %w", m.o.Kernel.Dir, m.o.Fileset, err)
 	}
 	k := m.o.Kernel
-	k.Client, k.Root, k.Cache, k.Log = m.client, root, m.exclusive.Load(), m.o.Log
+	k.Client, k.Root, k.Log = m.client, root, m.o.Log
 	k.Source = m.source()
 	m.kernel, err = fusefs.Start(k)
 	return err
@@ -199,34 +205,53 @@ func (m *Mount) connectMDT(ctx context.Context, c *wirepb.Config) error {
 	if t == nil {
 		return fmt.Errorf("mount %s: the file system has no MDT yet: start one (strake --role=mds)", m.o.Kernel.Dir)
 	}
-	o := m.importOptions(string(t.Name), m.addresses(t))
+	name := string(t.Name)
+	o := m.importOptions(name, m.addresses(t))
 	o.OnLate = func(op wire.Op, body []byte) { m.mdc.Late(op, body) }
 	o.OnConnect = m.connectedMDT
+	o.Callback = func(e *env.Env, c *rpc.Call) error { return m.locks.Callback(e, c) }
 	var err error
 	if m.mdtImp, err = rpc.NewImport(o); err != nil {
 		return err
 	}
+	seed, err := newSeed()
+	if err != nil {
+		return err
+	}
+	m.locks = lockcache.New(lockcache.Options{
+		Name: m.figureName(name) + "-mdc", Import: m.mdtImp, Owner: &m.owner, Seed: seed,
+		Heard: m.mdtImp.LastHeard, Log: m.o.Log, Stats: m.o.Stats,
+	})
+	m.mdc = mdc.New(mdc.Options{Import: m.mdtImp, Locks: m.locks, Log: m.o.Log})
 	limited, cancel := context.WithTimeout(ctx, m.o.Timeout)
 	defer cancel()
 	if err := m.mdtImp.Connect(limited); err != nil {
 		return fmt.Errorf("mount %s: %s: %w", m.o.Kernel.Dir, t.Name, err)
 	}
-	m.mdc = mdc.New(mdc.Options{Import: m.mdtImp, Log: m.o.Log})
 	return nil
 }
 
-// connectedMDT follows a connect to the MDT. One that does not know this mount any more may have let another one write;
-// one that was started again may have lost its newest changes. Either way nothing is believed that was known before.
+// connectedMDT follows a connect to the MDT. One that does not know this mount any more has given what it held to others.
 func (m *Mount) connectedMDT(r *wirepb.ConnectReply) {
+	m.evictAfter.Store(int64(r.EvictAfterMsec) * int64(time.Millisecond))
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	changed := m.exclusive.Swap(r.Exclusive) != r.Exclusive
-	doubt := m.met && (changed || !r.Recovered || r.Instance != m.instance)
-	m.instance, m.met = r.Instance, true
-	if doubt && m.told != nil {
-		m.o.Log.Info("the MDT was started again or has dropped this mount: caches are dropped", "dir", m.o.Kernel.Dir)
-		m.told.Forget()
+	evicted := m.met && !r.Recovered
+	m.met = true
+	told := m.told
+	m.mu.Unlock()
+	if evicted && told != nil {
+		told.Evicted()
 	}
+	m.locks.Connected(r)
+}
+
+// alive asks for a sign of life of an MDT that has not been heard for half the time in which it would evict this mount.
+func (m *Mount) alive(ctx context.Context) error {
+	limit := time.Duration(m.evictAfter.Load()) / 2
+	if limit == 0 || time.Since(m.mdtImp.LastHeard()) < limit {
+		return nil
+	}
+	return m.mdtImp.Do(ctx, &rpc.Request{Op: wire.OpPing})
 }
 
 // Done is closed when the kernel's side is gone, by Unmount or by umount(8).
@@ -275,6 +300,9 @@ func (m *Mount) stop(ctx context.Context) error {
 	m.wait.Wait()
 	if m.mdc != nil {
 		errs = append(errs, m.mdc.Close(ctx))
+	}
+	if m.locks != nil {
+		m.locks.Close() // Locks go with the disconnect.
 	}
 	m.mu.Lock()
 	osts := m.osts

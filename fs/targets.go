@@ -1,12 +1,15 @@
 package fs
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/strakefs/strake/fs/client"
+	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/layout"
 	"github.com/strakefs/strake/fs/mgc"
 	"github.com/strakefs/strake/fs/osc"
@@ -51,9 +54,14 @@ func (m *Mount) applyOST(t *wirepb.Target) error {
 		return nil
 	}
 	n := &ost{name: string(t.Name)}
+	seed, err := newSeed()
+	if err != nil {
+		return err
+	}
 	o := m.importOptions(n.name, addresses)
 	o.Bulk = true
 	o.OnConnect = func(r *wirepb.ConnectReply) { n.osc.Connected(r) }
+	o.Callback = func(e *env.Env, c *rpc.Call) error { return n.osc.Callback(e, c) }
 	imp, err := rpc.NewImport(o)
 	if err != nil {
 		return err
@@ -61,12 +69,22 @@ func (m *Mount) applyOST(t *wirepb.Target) error {
 	n.imp = imp
 	n.osc = osc.New(osc.Options{
 		Import: imp, Index: layout.OSTIndex(t.Index), Name: m.figureName(n.name), Cache: m.o.Cache, Log: m.o.Log, Stats: m.o.Stats,
+		Locks: &osc.LockOptions{Seed: seed, Heard: imp.LastHeard},
 	})
 	m.osts[t.Index] = n
 	m.data.Add(n.osc)
 	m.wait.Add(1)
 	go m.connectOST(n)
 	return nil
+}
+
+// newSeed is random.
+func newSeed() (uint64, error) {
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return 0, fmt.Errorf("mount: %w", err)
+	}
+	return binary.NativeEndian.Uint64(b[:]), nil
 }
 
 // figureName names an OST in the statistics: those of a process's second mount must not be the first one's.

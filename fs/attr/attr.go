@@ -108,6 +108,8 @@ type Attr struct {
 	NoXattr bool
 	// Volatile says that Blocks may change by itself, so that nobody should keep these attributes. It is never stored.
 	Volatile bool
+	// Under says under which hold of its locks a client has these attributes, 0 for none. It is never stored nor sent.
+	Under uint32
 }
 
 // Type returns the S_IFMT bits.

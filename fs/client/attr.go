@@ -12,21 +12,27 @@ import (
 	"github.com/strakefs/strake/fs/status"
 )
 
-// Getattr fetches an inode's attributes, the size from whoever knows it.
+// Getattr tells an inode's attributes: from the cache where a lock covers it, the size from whoever knows it.
 func (c *Client) Getattr(ctx context.Context, who *mdc.Caller, f fid.FID, a *attr.Attr) error {
+	n := c.nodes.find(f.Ino())
+	if c.cachedAttr(n, a) {
+		return nil
+	}
 	e := c.entry()
 	defer c.putEntry(e)
 	in := c.find(f.Ino())
 	if in != nil {
 		defer c.put(in)
 	}
+	k := c.ask(f, e)
 	if err := c.mdc.Getattr(ctx, who, f, e); err != nil {
 		return err
 	}
+	c.keep(&k, e, false, name{})
 	return c.fill(ctx, e, in, a)
 }
 
-// fill completes an entry's attributes: from the inode in use (found before the request was sent, so that a report that
+// fill completes an answer's attributes: from the inode in use (found before the request was sent, so that a report that
 // was answered meanwhile is not missed), else from the OSTs if the MDT does not know the size.
 func (c *Client) fill(ctx context.Context, e *mdc.Entry, in *inode, a *attr.Attr) error {
 	*a = e.Attr
@@ -37,7 +43,7 @@ func (c *Client) fill(ctx context.Context, e *mdc.Entry, in *inode, a *attr.Attr
 			in.complete(a)
 		}
 	}
-	if !a.IsFile() || len(e.Layout) == 0 || a.SizeValid && c.Exclusive() {
+	if !a.IsFile() || len(e.Layout) == 0 {
 		return nil
 	}
 	if in == nil {
@@ -47,7 +53,7 @@ func (c *Client) fill(ctx context.Context, e *mdc.Entry, in *inode, a *attr.Attr
 		}
 	}
 	if !a.SizeValid {
-		if err := c.glimpse(ctx, e, a); err != nil {
+		if err := c.glimpse(ctx, e, in, a); err != nil {
 			return err
 		}
 	}
@@ -57,21 +63,29 @@ func (c *Client) fill(ctx context.Context, e *mdc.Entry, in *inode, a *attr.Attr
 	return nil
 }
 
-// glimpse asks the OSTs for a file's size.
-func (c *Client) glimpse(ctx context.Context, e *mdc.Entry, a *attr.Attr) error {
-	file, err := c.openData(e)
-	if err != nil {
-		return err
+// glimpse asks the OSTs for a file's size and the time of its last write. Of two times of modification the one counts that
+// was set last, by a write or by utimes.
+func (c *Client) glimpse(ctx context.Context, e *mdc.Entry, in *inode, a *attr.Attr) error {
+	var file *lov.File
+	if in != nil {
+		in.mu.Lock()
+		file = in.file
+		in.mu.Unlock()
 	}
-	defer file.Close()
+	if file == nil {
+		var err error
+		if file, err = c.openData(e); err != nil {
+			return err
+		}
+		defer file.Close()
+	}
 	s, err := file.Glimpse(ctx)
 	if err != nil {
 		return fmt.Errorf("client: size of %v: %w", a.FID, err)
 	}
 	a.Size, a.Blocks = s.Size, s.Blocks
-	if s.Mtime.Compare(a.Mtime) > 0 {
-		a.Mtime = s.Mtime
-		a.Ctime = a.Ctime.Later(s.Mtime)
+	if s.Ctime.Compare(a.Ctime) > 0 {
+		a.Ctime, a.Mtime = s.Ctime, s.Mtime
 	}
 	return nil
 }
@@ -125,10 +139,12 @@ func (c *Client) Setattr(ctx context.Context, who *mdc.Caller, f fid.FID, s *Set
 			return err
 		}
 	}
+	k := c.ask(f, e)
+	c.stale(f.Ino())
 	if err := c.mdc.Setattr(ctx, who, f, &set, e); err != nil {
 		return err
 	}
-	defer c.changes.mark(f.Ino())
+	c.keep(&k, e, true, name{})
 	if in != nil {
 		in.follow(e, valid)
 	}
@@ -142,6 +158,7 @@ func (c *Client) Setattr(ctx context.Context, who *mdc.Caller, f fid.FID, s *Set
 		if err := c.truncateData(ctx, in, want.Size); err != nil {
 			return err
 		}
+		c.changes.mark(f.Ino())
 	}
 	return c.fill(ctx, e, in, a)
 }

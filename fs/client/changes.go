@@ -17,13 +17,19 @@ type changes struct {
 func (c *changes) now() uint64 { return c.seq.Load() }
 
 // mark notes that ino has changed: call it when the change was answered, before the kernel hears of it.
-func (c *changes) mark(ino uint64) {
+func (c *changes) mark(ino uint64) { c.markSince(ino, 0) }
+
+// markSince is mark, and reports whether nothing else has changed ino since t: then the answer is the newest.
+func (c *changes) markSince(ino, t uint64) bool {
 	s := &c.slots[mix(ino)&(changeSlots-1)]
 	n := c.seq.Add(1)
 	for {
 		old := s.Load()
-		if old >= n || s.CompareAndSwap(old, n) {
-			return
+		if old >= n {
+			return false
+		}
+		if s.CompareAndSwap(old, n) {
+			return old <= t && c.all.Load() <= t
 		}
 	}
 }

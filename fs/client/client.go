@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/strakefs/strake/fs/attr"
-	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/lockcache"
 	"github.com/strakefs/strake/fs/lov"
 	"github.com/strakefs/strake/fs/mdc"
 	"github.com/strakefs/strake/fs/stats"
@@ -27,14 +27,20 @@ const (
 
 // Options of a new Client.
 type Options struct {
-	MDC      *mdc.MDC
-	Data     *lov.Set
+	MDC  *mdc.MDC
+	Data *lov.Set
+	// Locks is the lock cache of the MDC's import; Owner is its owner, which the new client takes over.
+	Locks *lockcache.Cache
+	Owner *Owner
+	// Budget bounds what is cached; nil leaves that to Locks.
+	Budget   *Budget
 	ReadOnly bool
 	Atime    Atime
 	// Sync makes every write durable before it is answered, DirSync every change of a folder.
 	Sync, DirSync bool
-	// Exclusive tells whether the MDT admits no other writer; it may change with a reconnect.
-	Exclusive *atomic.Bool
+	// Alive makes sure that the MDT has been heard within half the eviction time, before an open file is used: a mount that
+	// slept may have been evicted. nil believes it.
+	Alive func(ctx context.Context) error
 	// NamesMax bounds the names that are remembered to answer lookups of absent ones.
 	NamesMax int
 	// Info describes the mount for the tools; nil tells nothing.
@@ -48,12 +54,20 @@ type Options struct {
 // Client is one mount's state.
 type Client struct {
 	mdc     *mdc.MDC
+	locks   *lockcache.Cache
 	data    *lov.Set
 	opts    Options
 	log     *slog.Logger
 	inodes  table
+	nodes   nodes
 	names   Names
 	changes changes
+	hot     hot
+	// life counts evictions: a handle of an earlier life is of no use.
+	life atomic.Uint32
+	// renames counts those under way; renamedAt is when the last one ended, in nanoseconds.
+	renames   atomic.Int64
+	renamedAt atomic.Int64
 
 	retire retirement
 	ctx    context.Context // of writing back after the last close
@@ -66,8 +80,9 @@ type Client struct {
 
 // New starts a client. Close stops it.
 func New(o Options) *Client {
-	c := &Client{mdc: o.MDC, data: o.Data, opts: o, log: o.Log}
+	c := &Client{mdc: o.MDC, locks: o.Locks, data: o.Data, opts: o, log: o.Log}
 	c.inodes.init()
+	c.nodes.init()
 	c.names.init(o.NamesMax)
 	c.entries.New = func() any { return new(mdc.Entry) }
 	c.retire.init()
@@ -78,6 +93,12 @@ func New(o Options) *Client {
 		o.Stats.Func(o.StatsPrefix+"names", "names remembered to answer lookups of absent ones", func() int64 { return int64(c.names.len()) })
 	} else {
 		c.lost = new(stats.Counter)
+	}
+	if o.Owner != nil {
+		o.Owner.c.Store(c)
+	}
+	if o.Budget != nil {
+		o.Budget.join(o.Locks, o.StatsPrefix, o.Stats)
 	}
 	for i := range retireWorkers {
 		c.retire.workers.Add(1)
@@ -91,40 +112,32 @@ func (c *Client) Close(ctx context.Context) error {
 	err := c.retire.drain(ctx)
 	c.cancel()
 	c.retire.stop()
+	if c.opts.Budget != nil {
+		c.opts.Budget.leave(c.locks)
+	}
 	return err
 }
-
-// Kernel is the side of the mount that keeps what the client told it. Its methods do not wait.
-type Kernel interface {
-	// DropAttr makes the kernel ask for an inode's attributes before it uses them again.
-	DropAttr(f fid.FID)
-	// DropAll makes the kernel ask for every name, and for attributes and pages of what is open, before it uses them again.
-	DropAll()
-}
-
-type kernelRef struct{ Kernel }
-
-// SetKernel tells who is told of changes that the kernel does not see.
-func (c *Client) SetKernel(k Kernel) { c.kernel.Store(&kernelRef{k}) }
-
-// Forget drops everything that is believed without asking: another mount may have written meanwhile (this one was
-// evicted), or the MDT may have lost its newest changes (it was started again). It does not wait.
-func (c *Client) Forget() {
-	c.names.reset()
-	c.changes.markAll()
-	c.mdc.ForgetSequences()
-	if k := c.kernel.Load(); k != nil {
-		k.DropAll()
-	}
-}
-
-// Exclusive reports whether no other client can change the file system.
-func (c *Client) Exclusive() bool { return c.opts.Exclusive.Load() }
 
 // ReadOnly reports whether the mount refuses changes.
 func (c *Client) ReadOnly() bool { return c.opts.ReadOnly }
 
-func (c *Client) entry() *mdc.Entry     { return c.entries.Get().(*mdc.Entry) }
-func (c *Client) putEntry(e *mdc.Entry) { c.entries.Put(e) }
+func (c *Client) entry() *mdc.Entry { return c.entries.Get().(*mdc.Entry) }
+
+// putEntry ends the use of an answer: what its lock covers is cached by now.
+func (c *Client) putEntry(e *mdc.Entry) {
+	c.mdc.Settle(e)
+	e.Want = 0
+	c.entries.Put(e)
+}
+
+func (c *Client) renamed() {
+	c.renamedAt.Store(time.Now().UnixNano())
+	c.renames.Add(-1)
+}
+
+// Renaming reports whether the kernel may be moving an entry now: one that is dropped by its old name may be at its new one.
+func (c *Client) Renaming() bool {
+	return c.renames.Load() > 0 || time.Now().UnixNano()-c.renamedAt.Load() < int64(recently)
+}
 
 func now() attr.Time { return attr.TimeOf(time.Now()) }

@@ -25,10 +25,9 @@ type Dir struct {
 	buf  []byte
 	next []byte
 	// at is the cookie of the last entry delivered, behind which next begins. guarded by mu
-	at      uint64
-	eof     bool
-	fetched uint64
-	ent     mdc.Dirent
+	at  uint64
+	eof bool
+	ent mdc.Dirent
 	// pending says that ent was decoded and not taken. guarded by mu
 	pending bool
 }
@@ -45,13 +44,15 @@ func (c *Client) OpenDir(ctx context.Context, who *mdc.Caller, f fid.FID, flags 
 	return d, nil
 }
 
+// FID is the folder's.
+func (d *Dir) FID() fid.FID { return d.f }
+
 // Release ends the use of the folder. It waits for nothing.
 func (d *Dir) Release() { d.c.mdc.QueueReport(mdc.Report{FID: d.f, Handle: d.handle}) }
 
 // Read delivers entries behind cookie to fn until fn refuses one (it is delivered again by the next Read) or the folder
-// ends. fresh says that the entry's attributes are as new as the kernel's. plus asks for attributes. fn must not keep
-// the entry.
-func (d *Dir) Read(ctx context.Context, cookie uint64, plus bool, fn func(e *mdc.Dirent, fresh bool) bool) error {
+// ends. whole says that the entry's attributes are all known. plus asks for attributes. fn must not keep the entry.
+func (d *Dir) Read(ctx context.Context, cookie uint64, plus bool, fn func(e *mdc.Dirent, whole bool) bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if cookie != d.at {
@@ -74,25 +75,16 @@ func (d *Dir) Read(ctx context.Context, cookie uint64, plus bool, fn func(e *mdc
 			}
 			d.next, d.pending = rest, true
 		}
-		ino := d.ent.FID.Ino()
-		fresh := d.ent.HasAttr && !d.c.changes.since(ino, d.fetched)
-		if fresh && d.ent.Attr.IsFile() {
-			fresh = d.c.completeDirent(&d.ent)
-		}
-		if !fn(&d.ent, fresh) {
+		if !fn(&d.ent, plus && d.c.completeDirent(&d.ent)) {
 			return nil
 		}
 		d.at, d.pending = d.ent.Cookie, false
 	}
 }
 
-// completeDirent completes a file's attributes from the inode in use; without one, the MDT must know the size.
+// completeDirent gives an entry the attributes that are cached; without them the kernel had better ask.
 func (c *Client) completeDirent(e *mdc.Dirent) bool {
-	if in := c.find(e.FID.Ino()); in != nil {
-		in.complete(&e.Attr)
-		c.put(in)
-	}
-	return e.Attr.SizeValid
+	return e.HasAttr && c.cachedAttr(c.nodes.find(e.FID.Ino()), &e.Attr)
 }
 
 func (d *Dir) fetch(ctx context.Context, plus bool) error {
@@ -102,11 +94,52 @@ func (d *Dir) fetch(ctx context.Context, plus bool) error {
 	if d.buf == nil {
 		d.buf = make([]byte, dirBuffer)
 	}
-	fetched := d.c.changes.now()
-	n, eof, err := d.c.mdc.Readdir(ctx, &d.who, d.f, d.at, plus, d.buf)
-	if err != nil {
+	p := mdc.Page{Cookie: d.at, Plus: plus, Buf: d.buf}
+	if plus {
+		p.Want = wanted
+	}
+	at := d.c.changes.now()
+	if err := d.c.mdc.Readdir(ctx, &d.who, d.f, &p); err != nil {
 		return err
 	}
-	d.next, d.eof, d.fetched = d.buf[:n], eof, fetched
+	if plus {
+		defer d.c.mdc.EndPage(&p)
+		if err := d.keep(&p, at); err != nil {
+			return err
+		}
+	}
+	d.next, d.eof = d.buf[:p.N], p.EOF
 	return nil
+}
+
+// keep caches the entries of a page under the locks that came with them.
+func (d *Dir) keep(p *mdc.Page, at uint64) error {
+	c := d.c
+	parent := d.f.Ino()
+	e := c.entry()
+	defer c.putEntry(e)
+	for rest := p.Buf[:p.N]; len(rest) > 0; {
+		var err error
+		if rest, err = mdc.DecodeDirent(rest, &d.ent); err != nil {
+			return err
+		}
+		x := &d.ent
+		if e.Lock, e.Bits = c.mdc.Adopt(p, x); e.Lock == 0 || !x.HasAttr {
+			c.mdc.Settle(e)
+			continue
+		}
+		e.Attr, e.Layout = x.Attr, append(e.Layout[:0], x.Layout...)
+		k := asked{at: at}
+		entry := name{}
+		if !isDots(x.Name) && !c.changes.since(parent, at) {
+			entry = name{parent, string(x.Name)}
+		}
+		c.keep(&k, e, false, entry)
+		c.mdc.Settle(e)
+	}
+	return nil
+}
+
+func isDots(b []byte) bool {
+	return len(b) == 1 && b[0] == '.' || len(b) == 2 && b[0] == '.' && b[1] == '.'
 }

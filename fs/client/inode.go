@@ -8,6 +8,7 @@ import (
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/lov"
 	"github.com/strakefs/strake/fs/mdc"
 )
@@ -24,7 +25,8 @@ type inode struct {
 	refs int
 	// file is the data, nil until the layout is known. guarded by mu; set once
 	file *lov.File
-	// known says that file's size is the truth. guarded by mu
+	// known says that file's size is the truth, because nobody else can change it while the MDT's Update lock is held and
+	// this mount knew it. guarded by mu
 	known   bool
 	handles int
 	// writer says that the MDT counts this mount among the file's writers. guarded by mu
@@ -45,6 +47,8 @@ type inode struct {
 	// last are the attributes that the MDT gave last, for permission bits and times. guarded by mu
 	last attr.Attr
 	gone bool
+	// flocks are the owners that may hold application locks. guarded by mu
+	flocks flockOwners
 }
 
 // table finds inodes by number.
@@ -73,6 +77,22 @@ func (t *table) len() int {
 		t.shards[i].mu.Unlock()
 	}
 	return n
+}
+
+// each calls fn for every inode there is.
+func (t *table) each(fn func(*inode)) {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		list := make([]*inode, 0, len(s.m))
+		for _, in := range s.m {
+			list = append(list, in)
+		}
+		s.mu.Unlock()
+		for _, in := range list {
+			fn(in)
+		}
+	}
 }
 
 // find returns the inode with a reference, nil if the mount has none.
@@ -160,37 +180,53 @@ func (in *inode) attach(ctx context.Context, e *mdc.Entry) error {
 	if known {
 		return nil
 	}
+	// The lock is pinned until the size is entered, so that losing it comes after.
+	h, alone := in.c.match(in.fid, ldlm.Update)
+	if alone {
+		defer in.c.locks.Unpin(h)
+	}
 	switch {
 	case e.Attr.SizeValid:
 		file.SetKnown(e.Attr.Size, e.Attr.Blocks)
-	case !in.c.Exclusive():
-		var a attr.Attr
-		if err := in.c.glimpse(ctx, e, &a); err != nil {
-			return err
-		}
-		file.SetKnown(a.Size, a.Blocks)
-	default:
-		if _, err := file.Glimpse(ctx); err != nil {
+	case alone:
+		s, err := file.Glimpse(ctx)
+		if err != nil {
 			return fmt.Errorf("client: size of %v: %w", in.fid, err)
 		}
+		file.SetKnown(s.Size, s.Blocks)
 	}
-	in.mu.Lock()
-	in.known = true
-	in.mu.Unlock()
+	if alone {
+		in.mu.Lock()
+		in.known = true
+		file.SetExclusive(true)
+		in.mu.Unlock()
+	}
 	return nil
 }
 
-// knowsLocked reports whether the size kept here is the truth. A mount beside which another one writes knows nothing
-// of what it does not write itself.
-func (in *inode) knowsLocked() bool {
-	return in.known && in.file != nil && (in.writer || in.c.Exclusive())
+// knowsLocked reports whether the size kept here is the truth.
+func (in *inode) knowsLocked() bool { return in.known && in.file != nil }
+
+// knows is knowsLocked for who does not hold mu.
+func (in *inode) knows() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.knowsLocked()
 }
 
-// follows brings the size of a file that another mount may change up to what was learned of it.
+// loseSizeLocked notes that others may change the size from now on.
+func (in *inode) loseSizeLocked() {
+	in.known = false
+	if in.file != nil {
+		in.file.SetExclusive(false)
+	}
+}
+
+// follows brings the size of a file that others may change up to what was learned of it.
 func (in *inode) follows(a *attr.Attr) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.file != nil && !in.writer && !in.c.Exclusive() {
+	if in.file != nil && !in.writer && !in.knowsLocked() {
 		in.file.SetKnown(a.Size, a.Blocks)
 	}
 }

@@ -6,28 +6,52 @@ import (
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/mdc"
 	"github.com/strakefs/strake/fs/status"
 )
 
 // Lookup finds a name. NotExist if there is none. "." is the folder itself and ".." the one above it, for a server of
 // this mount over NFS.
-func (c *Client) Lookup(ctx context.Context, who *mdc.Caller, parent fid.FID, name string, a *attr.Attr) error {
-	switch name {
+func (c *Client) Lookup(ctx context.Context, who *mdc.Caller, parent fid.FID, entry string, a *attr.Attr) error {
+	switch entry {
 	case ".":
 		return c.Getattr(ctx, who, parent, a)
 	case "..":
 		return c.lookupParent(ctx, who, parent, a)
 	}
-	if c.Exclusive() && c.names.absent(parent.Ino(), name) {
+	if c.absent(parent, entry) {
 		return status.NotExist
+	}
+	if c.cachedEntry(parent.Ino(), entry, a) {
+		return nil
 	}
 	e := c.entry()
 	defer c.putEntry(e)
-	if err := c.mdc.Lookup(ctx, who, parent, name, e); err != nil {
+	k := c.ask(fid.FID{}, e)
+	if err := c.mdc.Lookup(ctx, who, parent, entry, e); err != nil {
 		return err
 	}
+	if c.changes.since(parent.Ino(), k.at) {
+		// This mount has changed the folder meanwhile, perhaps this very name: the answer is not remembered.
+		c.keep(&k, e, false, name{})
+	} else {
+		c.keep(&k, e, false, name{parent.Ino(), entry})
+	}
 	return c.fill(ctx, e, nil, a)
+}
+
+// absent reports whether a folder has no such name for certain.
+func (c *Client) absent(parent fid.FID, entry string) bool {
+	if !c.names.absent(parent.Ino(), entry) {
+		return false
+	}
+	h, ok := c.match(parent, ldlm.Update)
+	if !ok {
+		return false
+	}
+	defer c.locks.Unpin(h)
+	return c.names.absent(parent.Ino(), entry)
 }
 
 func (c *Client) lookupParent(ctx context.Context, who *mdc.Caller, f fid.FID, a *attr.Attr) error {
@@ -45,21 +69,23 @@ func (c *Client) lookupParent(ctx context.Context, who *mdc.Caller, f fid.FID, a
 }
 
 // Make makes a folder, symlink, device, fifo, socket or unopened file.
-func (c *Client) Make(ctx context.Context, who *mdc.Caller, parent fid.FID, name string, what *mdc.Creation, a *attr.Attr) error {
+func (c *Client) Make(ctx context.Context, who *mdc.Caller, parent fid.FID, entry string, what *mdc.Creation, a *attr.Attr) error {
 	if c.opts.ReadOnly {
 		return status.ReadOnly
 	}
 	e := c.entry()
 	defer c.putEntry(e)
-	c.names.add(parent.Ino(), name)
-	if err := c.mdc.Create(ctx, who, parent, name, what, e); err != nil {
+	c.names.add(parent.Ino(), entry)
+	k := c.ask(fid.FID{}, e)
+	c.stale(parent.Ino())
+	if err := c.mdc.Create(ctx, who, parent, entry, what, e); err != nil {
 		return err
 	}
-	*a = e.Attr
-	c.changes.mark(a.FID.Ino())
 	c.changes.mark(parent.Ino())
+	c.keep(&k, e, true, name{parent.Ino(), entry})
+	*a = e.Attr
 	switch {
-	case a.IsDir() && c.Exclusive():
+	case a.IsDir() && e.Bits&ldlm.Update != 0:
 		c.names.begin(a.FID.Ino())
 	case a.IsFile():
 		if err := c.fill(ctx, e, nil, a); err != nil {
@@ -89,22 +115,25 @@ func (c *Client) Readlink(ctx context.Context, who *mdc.Caller, f fid.FID) ([]by
 }
 
 // Link gives a file another name.
-func (c *Client) Link(ctx context.Context, who *mdc.Caller, f, parent fid.FID, name string, a *attr.Attr) error {
+func (c *Client) Link(ctx context.Context, who *mdc.Caller, f, parent fid.FID, entry string, a *attr.Attr) error {
 	if c.opts.ReadOnly {
 		return status.ReadOnly
 	}
 	e := c.entry()
 	defer c.putEntry(e)
-	c.names.add(parent.Ino(), name)
+	c.names.add(parent.Ino(), entry)
 	in := c.find(f.Ino())
 	if in != nil {
 		defer c.put(in)
 	}
-	if err := c.mdc.Link(ctx, who, f, parent, name, e); err != nil {
+	k := c.ask(f, e)
+	c.stale(f.Ino())
+	c.stale(parent.Ino())
+	if err := c.mdc.Link(ctx, who, f, parent, entry, e); err != nil {
 		return err
 	}
-	c.changes.mark(f.Ino())
 	c.changes.mark(parent.Ino())
+	c.keep(&k, e, true, name{parent.Ino(), entry})
 	if err := c.fill(ctx, e, in, a); err != nil {
 		return err
 	}
@@ -112,15 +141,19 @@ func (c *Client) Link(ctx context.Context, who *mdc.Caller, f, parent fid.FID, n
 }
 
 // Unlink removes a name, of a folder if rmdir.
-func (c *Client) Unlink(ctx context.Context, who *mdc.Caller, parent fid.FID, name string, rmdir bool) error {
+func (c *Client) Unlink(ctx context.Context, who *mdc.Caller, parent fid.FID, entry string, rmdir bool) error {
 	if c.opts.ReadOnly {
 		return status.ReadOnly
 	}
 	var out mdc.Unlinked
-	if err := c.mdc.Unlink(ctx, who, parent, name, rmdir, &out); err != nil {
+	if n := c.nodes.forget(parent.Ino(), entry); n != nil {
+		c.stale(n.fid.Ino())
+	}
+	c.stale(parent.Ino())
+	if err := c.mdc.Unlink(ctx, who, parent, entry, rmdir, &out); err != nil {
 		return err
 	}
-	c.names.remove(parent.Ino(), name)
+	c.names.remove(parent.Ino(), entry)
 	c.changes.mark(parent.Ino())
 	c.left(&out.Child)
 	return c.settle(ctx, &out.Parent, parent)
@@ -133,12 +166,14 @@ func (c *Client) left(child *attr.Attr) {
 	}
 	ino := child.FID.Ino()
 	c.changes.mark(ino)
+	c.stale(ino)
 	if child.IsDir() {
 		c.names.forget(ino)
 	}
 	if child.Nlink > 0 {
 		return
 	}
+	c.giveBack(child.FID)
 	in := c.find(ino)
 	if in == nil {
 		return
@@ -147,6 +182,14 @@ func (c *Client) left(child *attr.Attr) {
 	in.gone = true
 	in.mu.Unlock()
 	c.put(in)
+}
+
+// giveBack gives up the lock on an inode without a name: nobody will ask for it any more.
+func (c *Client) giveBack(f fid.FID) {
+	if h, ok := c.match(f, ldlm.Lookup); ok {
+		c.locks.Release(h, 0)
+		c.locks.Unpin(h)
+	}
 }
 
 // Flags of renameat2(2).
@@ -165,9 +208,24 @@ func (c *Client) Rename(ctx context.Context, who *mdc.Caller, r *mdc.Renaming) e
 		return status.Invalid
 	}
 	c.names.add(r.To.Ino(), r.ToName)
+	moved, target := c.nodes.forget(r.From.Ino(), r.FromName), c.nodes.forget(r.To.Ino(), r.ToName)
+	for _, n := range []*node{moved, target} {
+		if n != nil {
+			c.stale(n.fid.Ino())
+		}
+	}
+	c.stale(r.From.Ino())
+	c.stale(r.To.Ino())
+	c.renames.Add(1)
+	defer c.renamed()
 	var out mdc.Renamed
 	if err := c.mdc.Rename(ctx, who, r, &out); err != nil {
 		return err
+	}
+	// The kernel moves its entries along with what it may believe of them.
+	c.nodes.moved(moved, name{r.To.Ino(), r.ToName})
+	if r.Flags&RenameExchange != 0 {
+		c.nodes.moved(target, name{r.From.Ino(), r.FromName})
 	}
 	if r.Flags&(RenameExchange|RenameWhiteout) == 0 && out.Moved.FID != out.Target.FID {
 		c.names.remove(r.From.Ino(), r.FromName)

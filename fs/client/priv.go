@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/mdc"
 	"github.com/strakefs/strake/fs/status"
 )
@@ -37,18 +38,26 @@ func (c *Client) killPriv(ctx context.Context, who *mdc.Caller, in *inode) error
 	}
 	root := new(mdc.Caller)
 	if !suid {
-		_, err := c.mdc.Getxattr(ctx, root, in.fid, attr.XattrCapability, nil)
+		// That it has none is remembered while the lock on its attributes is held.
+		h, held := c.match(in.fid, ldlm.Xattr)
+		if held {
+			defer c.locks.Unpin(h)
+		}
+		_, err := c.Getxattr(ctx, root, in.fid, attr.XattrCapability, nil)
 		if err != nil {
 			if status.Of(err) != status.NoData {
 				return err
 			}
-			in.mu.Lock()
-			in.caps = capsNone
-			in.mu.Unlock()
+			if held {
+				in.mu.Lock()
+				in.caps = capsNone
+				in.mu.Unlock()
+			}
 			return nil
 		}
 		who = root
 	}
+	c.stale(in.fid.Ino())
 	e := c.entry()
 	defer c.putEntry(e)
 	if err := c.mdc.Setattr(ctx, who, in.fid, &mdc.Setting{Valid: attr.ValidKillSuid}, e); err != nil {
@@ -59,7 +68,7 @@ func (c *Client) killPriv(ctx context.Context, who *mdc.Caller, in *inode) error
 	in.last, in.caps = e.Attr, capsNone
 	in.mu.Unlock()
 	if k := c.kernel.Load(); k != nil {
-		k.DropAttr(in.fid) // The kernel does not know that the mode has changed.
+		k.DropAttr(in.fid, false) // The kernel does not know that the mode has changed.
 	}
 	return nil
 }

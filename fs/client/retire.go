@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/lov"
 	"github.com/strakefs/strake/fs/mdc"
 )
 
@@ -198,6 +199,15 @@ func (c *Client) retireOne(in *inode, slice time.Duration) (again bool) {
 		err = file.Flush(ctx)
 		cancel()
 	}
+	var seen lov.Sizes
+	sized := false
+	if err == nil && file != nil && !gone && !in.knows() {
+		// Others write the file too, so the OSTs say how long it is; the MDT believes the longest of the last reports.
+		ctx, cancel := context.WithTimeout(c.ctx, lateSlice)
+		seen, err = file.Glimpse(ctx)
+		cancel()
+		sized = err == nil
+	}
 	if c.ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		return true
 	}
@@ -213,6 +223,10 @@ func (c *Client) retireOne(in *inode, slice time.Duration) (again bool) {
 	// Opened again meanwhile: only the handle goes, and a later last close retires the file.
 	done := in.handles == 0 && c.ctx.Err() == nil
 	r := in.reportLocked(done)
+	if sized && !in.lost && in.writer && !r.Valid.Has(attr.ValidSize) {
+		r.Valid |= attr.ValidSize
+		r.Size, r.Blocks = seen.Size, seen.Blocks
+	}
 	r.Handle, in.closing = in.closing, 0
 	r.Notify = in
 	if done {
@@ -237,7 +251,12 @@ func (in *inode) lostLocked(err error) {
 }
 
 // Reported ends the reference that a queued report holds: the MDT knows now what this mount knew.
-func (in *inode) Reported(error) { in.c.put(in) }
+func (in *inode) Reported(error) {
+	// What is cached of its attributes is of before.
+	in.c.changes.mark(in.fid.Ino())
+	in.c.stale(in.fid.Ino())
+	in.c.put(in)
+}
 
 // syncReport tells the MDT size and times and waits for the answer; this mount stays a writer.
 func (c *Client) syncReport(ctx context.Context, in *inode) error {

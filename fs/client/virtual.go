@@ -134,51 +134,11 @@ func (c *Client) SetVirtual(ctx context.Context, who *mdc.Caller, f fid.FID, nam
 	}
 	e := c.entry()
 	defer c.putEntry(e)
+	c.stale(f.Ino())
 	err := c.mdc.SetLayout(ctx, who, f, value, e)
 	if err == nil {
-		c.changes.mark(f.Ino())
+		c.changed(f.Ino())
 		c.detach(f.Ino())
 	}
 	return err
-}
-
-// Getxattr appends an extended attribute's value to dst. NoData if there is none.
-func (c *Client) Getxattr(ctx context.Context, who *mdc.Caller, f fid.FID, name string, dst []byte) ([]byte, error) {
-	if Virtual(name) {
-		return c.GetVirtual(ctx, who, f, name, dst)
-	}
-	return c.mdc.Getxattr(ctx, who, f, name, dst)
-}
-
-// Listxattr appends the names that the MDT stores to dst, each ended by NUL. Virtual ones are not listed: a copy of all
-// attributes must not try to set them elsewhere.
-func (c *Client) Listxattr(ctx context.Context, who *mdc.Caller, f fid.FID, dst []byte) ([]byte, error) {
-	return c.mdc.Listxattr(ctx, who, f, dst)
-}
-
-// Setxattr sets an extended attribute.
-func (c *Client) Setxattr(ctx context.Context, who *mdc.Caller, f fid.FID, x mdc.Xattr) error {
-	if Virtual(x.Name) {
-		return c.SetVirtual(ctx, who, f, x.Name, x.Value)
-	}
-	if c.opts.ReadOnly {
-		return status.ReadOnly
-	}
-	defer c.changes.mark(f.Ino())
-	if x.Name == attr.XattrCapability {
-		defer c.capsChanged(f.Ino())
-	}
-	return c.mdc.Setxattr(ctx, who, f, x)
-}
-
-// Removexattr removes an extended attribute.
-func (c *Client) Removexattr(ctx context.Context, who *mdc.Caller, f fid.FID, name string) error {
-	if Virtual(name) {
-		return c.SetVirtual(ctx, who, f, name, nil)
-	}
-	if c.opts.ReadOnly {
-		return status.ReadOnly
-	}
-	defer c.changes.mark(f.Ino())
-	return c.mdc.Removexattr(ctx, who, f, name)
 }

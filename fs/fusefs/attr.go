@@ -25,6 +25,9 @@ func (f *FS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrO
 func (f *FS) getattr(cancel <-chan struct{}, h *fuse.InHeader, byHandle bool, a *attr.Attr) fuse.Status {
 	ctx := f.requests.begin(cancel, h.Pid)
 	defer f.requests.free(ctx)
+	if !byHandle && f.suspect.take(h.NodeId) {
+		return fuse.Status(syscall.ESTALE)
+	}
 	var who mdc.Caller
 	f.caller(h, 0, &who)
 	err := f.c.Getattr(ctx, &who, f.node(h.NodeId), a)

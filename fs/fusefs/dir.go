@@ -36,16 +36,16 @@ func (f *FS) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntry
 }
 
 // ReadDirPlus lists names with attributes, which the kernel keeps as if it had looked each name up. An entry whose
-// attributes may be older than the kernel's goes out without them.
+// attributes no lock covers goes out without them.
 func (f *FS) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	return f.readDir(cancel, in, true, func(e *mdc.Dirent, fresh bool) bool {
+	return f.readDir(cancel, in, true, func(e *mdc.Dirent, whole bool) bool {
 		o := out.AddDirLookupEntry(fuse.DirEntry{Mode: e.Mode, Name: string(e.Name), Ino: f.number(e.FID), Off: e.Cookie})
 		if o == nil {
 			return false
 		}
 		dots := len(e.Name) == 1 && e.Name[0] == '.' || len(e.Name) == 2 && e.Name[0] == '.' && e.Name[1] == '.'
-		if fresh && !dots {
-			f.putEntry(&e.Attr, o)
+		if whole && !dots {
+			f.putEntry(&e.Attr, in.NodeId, string(e.Name), o)
 		}
 		return true
 	})
@@ -58,6 +58,10 @@ func (f *FS) readDir(cancel <-chan struct{}, in *fuse.ReadIn, plus bool, fn func
 	}
 	ctx := f.requests.begin(cancel, in.Pid)
 	defer f.requests.free(ctx)
+	if plus {
+		f.busy.enter(in.NodeId)
+		defer f.busy.leave(in.NodeId)
+	}
 	return f.code("readdir", in.NodeId, d.Read(ctx, in.Offset, plus, fn))
 }
 

@@ -26,7 +26,7 @@ func (f *FS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *
 	if err := f.c.Lookup(ctx, &who, f.node(h.NodeId), name, &a); err != nil {
 		return f.code("lookup", h.NodeId, err)
 	}
-	f.putEntry(&a, out)
+	f.putEntry(&a, h.NodeId, name, out)
 	return fuse.OK
 }
 
@@ -48,10 +48,12 @@ func (f *FS) make(cancel <-chan struct{}, m *making, out *fuse.EntryOut) fuse.St
 	var who mdc.Caller
 	f.caller(h, m.umask, &who)
 	var a attr.Attr
+	f.busy.enter(h.NodeId)
+	defer f.busy.leave(h.NodeId)
 	if err := f.c.Make(ctx, &who, f.node(h.NodeId), m.name, &m.what, &a); err != nil {
 		return f.code("create", h.NodeId, err)
 	}
-	f.putEntry(&a, out)
+	f.putEntry(&a, h.NodeId, m.name, out)
 	return fuse.OK
 }
 
@@ -93,10 +95,12 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
 	var a attr.Attr
+	f.busy.enter(in.NodeId)
+	defer f.busy.leave(in.NodeId)
 	if err := f.c.Link(ctx, &who, f.node(in.Oldnodeid), f.node(in.NodeId), name, &a); err != nil {
 		return f.code("link", in.NodeId, err)
 	}
-	f.putEntry(&a, out)
+	f.putEntry(&a, in.NodeId, name, out)
 	return fuse.OK
 }
 
@@ -105,6 +109,8 @@ func (f *FS) unlink(cancel <-chan struct{}, h *fuse.InHeader, name string, rmdir
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
+	f.busy.enter(h.NodeId)
+	defer f.busy.leave(h.NodeId)
 	return f.code("unlink", h.NodeId, f.c.Unlink(ctx, &who, f.node(h.NodeId), name, rmdir))
 }
 
@@ -127,6 +133,10 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to string) 
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
+	f.busy.enter(in.NodeId)
+	defer f.busy.leave(in.NodeId)
+	f.busy.enter(in.Newdir)
+	defer f.busy.leave(in.Newdir)
 	err := f.c.Rename(ctx, &who, &mdc.Renaming{
 		From: f.node(in.NodeId), FromName: from, To: f.node(in.Newdir), ToName: to, Flags: in.Flags,
 	})
@@ -142,11 +152,8 @@ func (f *FS) openFlags(h *client.Handle) uint32 {
 	if h.Append() {
 		return fuse.FOPEN_DIRECT_IO
 	}
-	flags := uint32(fuse.FOPEN_PARALLEL_DIRECT_WRITES)
-	if f.c.Exclusive() && !f.stale.Load() {
-		flags |= fuse.FOPEN_KEEP_CACHE
-	}
-	return flags
+	// Pages lie under locks, which are given back when they are dropped.
+	return fuse.FOPEN_PARALLEL_DIRECT_WRITES | fuse.FOPEN_KEEP_CACHE
 }
 
 func (f *FS) keep(h *client.Handle) uint64 {
@@ -174,11 +181,13 @@ func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, name string, what
 	var who mdc.Caller
 	f.caller(&in.InHeader, in.Umask, &who)
 	var a attr.Attr
+	f.busy.enter(in.NodeId)
+	defer f.busy.leave(in.NodeId)
 	h, err := f.c.Create(ctx, &who, f.node(in.NodeId), name, what, &a)
 	if err != nil {
 		return f.code("create", in.NodeId, err)
 	}
-	f.putEntry(&a, &out.EntryOut)
+	f.putEntry(&a, in.NodeId, name, &out.EntryOut)
 	out.OpenOut = fuse.OpenOut{Fh: f.keep(h), OpenFlags: f.openFlags(h)}
 	return fuse.OK
 }
@@ -189,6 +198,9 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
+	if f.suspect.take(in.NodeId) {
+		return fuse.Status(syscall.ESTALE)
+	}
 	var a attr.Attr
 	h, err := f.c.Open(ctx, &who, f.node(in.NodeId), in.Flags, &a)
 	if err != nil {
@@ -205,6 +217,6 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 // Release ends an open file.
 func (f *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h, ok := f.files.LoadAndDelete(in.Fh); ok {
-		h.Release()
+		h.Release() // Locks of flock(2) go with it.
 	}
 }

@@ -24,11 +24,13 @@ type Options struct {
 	UID, GID, Umask *uint32
 	// ACL and UserXattr allow POSIX ACLs and user.* attributes.
 	ACL, UserXattr bool
-	Log            *slog.Logger
+	// NoFlock refuses locks of applications.
+	NoFlock bool
+	Log     *slog.Logger
 }
 
-// cacheTime is how long the kernel may use what it was told, where the client knows that it stays true. It is the
-// eviction time: a stopped client process cannot take back what its kernel believes.
+// cacheTime is how long the kernel may use what it was told under a lock. It is the eviction time: a stopped client process
+// cannot take back what its kernel believes.
 const cacheTime = 60 * time.Second
 
 // FS serves one mount.
@@ -43,9 +45,12 @@ type FS struct {
 	nextFh   atomic.Uint64
 	files    *xsync.Map[uint64, *client.Handle]
 	dirs     *xsync.Map[uint64, *client.Dir]
-	// stale says that the kernel may hold pages of closed files that are old: an open drops them.
-	stale atomic.Bool
-	wait  sync.WaitGroup
+	busy     busyFolders
+	// writes are the WRITE requests under way.
+	writes  writeTable
+	drops   chan struct{} // bounds the notifications that wait for the kernel
+	suspect suspects
+	wait    sync.WaitGroup
 }
 
 func newFS(o Options, k *kernel) *FS {
@@ -53,6 +58,7 @@ func newFS(o Options, k *kernel) *FS {
 		kernel:        k,
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), c: o.Client, opts: o, log: o.Log,
 		files: xsync.NewMap[uint64, *client.Handle](), dirs: xsync.NewMap[uint64, *client.Dir](),
+		drops: make(chan struct{}, dropsMax),
 	}
 	f.requests.gone = f.kernel.gone
 	f.requests.start()
@@ -80,29 +86,6 @@ func (f *FS) close() {
 
 // String names the file system in traces.
 func (f *FS) String() string { return "strake" }
-
-// DropAttr implements client.Kernel. The kernel takes no lock for it, so that a request may be under way.
-func (f *FS) DropAttr(g fid.FID) { f.kernel.invalidate(f.number(g), -1, 0) }
-
-// DropAll implements client.Kernel. Every name is looked up again at its next use, where the kernel can do that (6.16 and
-// later); pages of open files go from a goroutine of its own, because that waits for reads. What is not open is asked for
-// with its name.
-func (f *FS) DropAll() {
-	f.stale.Store(true)
-	if err := f.kernel.newEpoch(); err != nil {
-		f.log.Warn("the kernel may believe old names for a while", "for", cacheTime, "err", err)
-	}
-	nodes := make(map[uint64]bool)
-	f.files.Range(func(_ uint64, h *client.Handle) bool {
-		nodes[f.number(h.FID())] = true
-		return true
-	})
-	f.wait.Go(func() {
-		for n := range nodes {
-			f.kernel.invalidate(n, 0, 0)
-		}
-	})
-}
 
 // node gives the FID of a node number.
 func (f *FS) node(n uint64) fid.FID {
@@ -140,22 +123,6 @@ func (f *FS) code(op string, n uint64, err error) fuse.Status {
 	return e
 }
 
-// timeout is how long the kernel may keep attributes and entries.
-func (f *FS) timeout() time.Duration {
-	if f.c.Exclusive() {
-		return cacheTime
-	}
-	return 0
-}
-
-// attrTimeout is how long the kernel may keep these attributes.
-func (f *FS) attrTimeout(a *attr.Attr) time.Duration {
-	if a.Volatile {
-		return 0
-	}
-	return f.timeout()
-}
-
 // blockSize is what stat(2) calls the best size of I/O: 1 MiB requests reach the client whole, but programs that buffer
 // st_blksize bytes for each open file should not take that much.
 const blockSize = 64 << 10
@@ -180,11 +147,25 @@ func (f *FS) putAttr(a *attr.Attr, out *fuse.Attr) {
 	}
 }
 
-func (f *FS) putEntry(a *attr.Attr, out *fuse.EntryOut) {
+// putEntry answers with an inode that a name in a folder leads to. An empty name is of no entry.
+func (f *FS) putEntry(a *attr.Attr, parent uint64, name string, out *fuse.EntryOut) {
+	t := f.c.Tell(a, f.node(parent).Ino(), name)
 	*out = fuse.EntryOut{NodeId: f.number(a.FID), Generation: 1}
-	out.SetEntryTimeout(f.timeout())
-	out.SetAttrTimeout(f.attrTimeout(a))
+	if t.Entry {
+		out.SetEntryTimeout(cacheTime)
+	}
+	if t.Attr {
+		out.SetAttrTimeout(cacheTime)
+	}
 	f.putAttr(a, &out.Attr)
+}
+
+// attrTimeout is how long the kernel may keep these attributes, which go to it now.
+func (f *FS) attrTimeout(a *attr.Attr) time.Duration {
+	if f.c.Tell(a, 0, "").Attr {
+		return cacheTime
+	}
+	return 0
 }
 
 // StatFs answers statfs(2). Names are of 255 bytes.

@@ -51,7 +51,9 @@ func (f *FS) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (ui
 		w.KillPriv = new(mdc.Caller)
 		f.caller(&in.InHeader, 0, w.KillPriv)
 	}
+	r := f.writes.begin(in)
 	n, err := h.Write(ctx, &w)
+	f.writes.end(in.NodeId, r)
 	if err != nil && n == 0 {
 		return 0, f.code("write", in.NodeId, err)
 	}
@@ -66,7 +68,11 @@ func (f *FS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	}
 	ctx := f.requests.begin(cancel, in.Pid)
 	defer f.requests.free(ctx)
-	return f.code("close", in.NodeId, h.Flush(ctx))
+	err := h.Flush(ctx)
+	if unlockErr := h.Unlock(ctx, in.LockOwner, false); err == nil {
+		err = unlockErr
+	}
+	return f.code("close", in.NodeId, err)
 }
 
 // Fsync makes a file durable.

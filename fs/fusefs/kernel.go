@@ -54,9 +54,10 @@ func (k *kernel) gone() bool {
 // Messages that the kernel takes without having asked: struct fuse_out_header of 16 bytes (length, code, and 8 bytes 0),
 // then the message's own struct. All in the machine's byte order.
 const (
-	outHeaderSize   = 16
-	notifyInvalNode = 2 // node(8) offset(8) length(8)
-	notifyIncEpoch  = 8 // nothing
+	outHeaderSize    = 16
+	notifyInvalNode  = 2 // node(8) offset(8) length(8)
+	notifyInvalEntry = 3 // folder(8) length of the name(4) flags(4) name, NUL
+	notifyIncEpoch   = 8 // nothing
 )
 
 // notify sends a message. Precondition: payload is that of code.
@@ -66,6 +67,11 @@ func (k *kernel) notify(code uint32, payload ...uint64) error {
 	for _, v := range payload {
 		b = binary.NativeEndian.AppendUint64(b, v)
 	}
+	return k.send(b)
+}
+
+// send sends a message whose length is filled in here.
+func (k *kernel) send(b []byte) error {
 	binary.NativeEndian.PutUint32(b, uint32(len(b)))
 	k.mu.Lock()
 	fd, err := -1, error(nil)
@@ -83,8 +89,20 @@ func (k *kernel) notify(code uint32, payload ...uint64) error {
 }
 
 // invalidate drops a node's attributes, and its pages from off on for n bytes, 0 for all; a negative off drops none.
-func (k *kernel) invalidate(node uint64, off, n int64) {
-	_ = k.notify(notifyInvalNode, node, uint64(off), uint64(n)) // ENOENT: the kernel does not know the node
+// ENOENT: the kernel does not know the node.
+func (k *kernel) invalidate(node uint64, off, n int64) error {
+	return k.notify(notifyInvalNode, node, uint64(off), uint64(n))
+}
+
+// dropEntry makes the kernel look a name up again. It waits for the folder's lock. ENOENT: the kernel has no such entry.
+func (k *kernel) dropEntry(parent uint64, name string) error {
+	b := make([]byte, outHeaderSize, outHeaderSize+16+len(name)+1)
+	binary.NativeEndian.PutUint32(b[4:], notifyInvalEntry)
+	b = binary.NativeEndian.AppendUint64(b, parent)
+	b = binary.NativeEndian.AppendUint32(b, uint32(len(name)))
+	b = binary.NativeEndian.AppendUint32(b, 0) // flags: the entry stays if it is used
+	b = append(append(b, name...), 0)
+	return k.send(b)
 }
 
 // newEpoch makes the kernel look every name up again. Kernels before 6.16 do not know it.

@@ -29,11 +29,21 @@ type MountOptions struct {
 	// NoAtime and StrictAtime are shown among the mount's flags; the client follows them.
 	NoAtime, StrictAtime bool
 	Sync, DirSync        bool
-	// NoLocks makes flock(2) and fcntl(2) locks fail with ENOSYS; else the kernel keeps them, one mount sees them all.
-	NoLocks bool
-	// Cache says that the kernel's page cache is ours to invalidate; else it drops pages when mtime or size change.
-	Cache bool
+	// Flock says who sees locks of flock(2) and fcntl(2).
+	Flock Flock
 }
+
+// Flock says how far locks of applications reach.
+type Flock uint8
+
+const (
+	// GlobalFlock: all clients see them.
+	GlobalFlock Flock = iota
+	// LocalFlock: this mount alone sees them.
+	LocalFlock
+	// NoFlock: they fail with ENOSYS.
+	NoFlock
+)
 
 // maxWrite is the largest request: 256 pages, the kernel's default bound.
 const maxWrite = 1 << 20
@@ -141,6 +151,7 @@ func Start(o MountOptions) (*Mount, error) {
 	if k.device, err = deviceOf(o.Dir); err != nil {
 		o.Log.Debug("device of the mount is not known", "dir", o.Dir, "err", err)
 	}
+	o.NoFlock = o.Flock == NoFlock
 	m := &Mount{fs: newFS(o.Options, k), kernel: k, dir: o.Dir, served: make(chan struct{})}
 	// The server owns fd from here on, whether it starts or not.
 	m.server, err = fuse.NewServer(m.fs, "/dev/fd/"+strconv.Itoa(fd), serverOptions(&o))
@@ -167,8 +178,8 @@ func serverOptions(o *MountOptions) *fuse.MountOptions {
 		fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_ASYNC_DIO | fuse.CAP_DIRECT_IO_ALLOW_MMAP)
 	return &fuse.MountOptions{
 		MaxWrite: maxWrite, MaxBackground: 64, Name: "strake", FsName: o.Source,
-		EnableAcl: o.ACL, EnableSymlinkCaching: o.Cache, ExplicitDataCacheControl: o.Cache,
-		ExtraCapabilities: extra, DisableSplice: true, EnableLocks: o.NoLocks,
+		EnableAcl: o.ACL, EnableSymlinkCaching: true, ExplicitDataCacheControl: true,
+		ExtraCapabilities: extra, DisableSplice: true, EnableLocks: o.Flock != LocalFlock,
 		Logger: log.New(io.Discard, "", 0),
 	}
 }

@@ -206,11 +206,10 @@ type Cache struct {
 	closed   sync.Once
 
 	// life is read-locked while what the target granted is entered, and locked while all is lost.
-	life       sync.RWMutex
-	epoch      uint64 // counts losses; guarded by life
-	connected  bool   // at least once; guarded by life
-	generation uint64 // guarded by life
-	instance   uint64 // guarded by life
+	life      sync.RWMutex
+	epoch     uint64 // counts losses; guarded by life
+	connected bool   // at least once; guarded by life
+	instance  uint64 // guarded by life
 }
 
 // New makes a Cache and starts its goroutine. It does no I/O. Precondition: o.Import and o.Owner are set.
@@ -289,12 +288,12 @@ func (c *Cache) Connected(r *wirepb.ConnectReply) (handBack bool) {
 		c.evict.Store(int64(r.EvictAfterMsec) * int64(time.Millisecond))
 	}
 	c.life.Lock()
-	lost := c.connected && (!r.Recovered || r.Generation != c.generation || r.Instance != c.instance && !c.o.Replay)
+	lost := c.connected && (!r.Recovered || r.Instance != c.instance && !c.o.Replay)
 	if c.connected && !lost && r.Instance != c.instance {
 		handBack = true
 		c.waiters.fail(errAgain, true) // the new start does not know who waits
 	}
-	c.connected, c.generation, c.instance = true, r.Generation, r.Instance
+	c.connected, c.instance = true, r.Instance
 	c.life.Unlock()
 	if lost {
 		c.Evicted()

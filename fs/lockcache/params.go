@@ -15,7 +15,7 @@ import (
 // settings are the parameters; all can change at any time.
 type settings struct {
 	size     atomic.Int64 // lru_size; 0: dynamic
-	ceiling  int64        // unused locks at most when dynamic
+	ceiling  atomic.Int64 // unused locks at most when dynamic
 	most     atomic.Int64 // unused locks beyond which Unpin asks for a trim
 	maxAge   atomic.Int64
 	batch    atomic.Int64
@@ -31,7 +31,7 @@ type settings struct {
 }
 
 func (s *settings) init(o *Options) {
-	s.ceiling = int64(o.Ceiling)
+	s.ceiling.Store(int64(o.Ceiling))
 	s.setSize(int64(o.LRUSize))
 	s.maxAge.Store(int64(o.MaxAge))
 	s.batch.Store(DefaultBatch)
@@ -45,9 +45,18 @@ func (s *settings) init(o *Options) {
 func (s *settings) setSize(n int64) {
 	s.size.Store(n)
 	if n == 0 {
-		n = s.ceiling
+		n = s.ceiling.Load()
 	}
 	s.most.Store(n)
+}
+
+// SetCeiling changes how many unused locks are kept at most while lru_size is 0. What is above goes soon.
+func (c *Cache) SetCeiling(n int) {
+	c.set.ceiling.Store(int64(max(n, 1)))
+	if size := c.set.size.Load(); size == 0 {
+		c.set.setSize(0)
+		wake(c.kick)
+	}
 }
 
 func (s *settings) period() time.Duration { return time.Duration(s.recalc.Load()) }

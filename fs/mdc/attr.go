@@ -26,6 +26,7 @@ func (m *MDC) Setattr(ctx context.Context, c *Caller, f fid.FID, s *Setting, out
 	q.Seq, q.Oid, q.Valid, q.Handle = uint64(f.Seq), f.OID, uint32(s.Valid), s.Handle
 	q.Attr = wirepb.AttrFromVTPool()
 	wire.PutAttr(q.Attr, &s.Attr)
+	q.Want = m.want(out.Want)
 	return m.entry(ctx, wire.OpSetattr, q, out)
 }
 
@@ -37,6 +38,7 @@ func (m *MDC) SetLayout(ctx context.Context, c *Caller, f fid.FID, layout []byte
 	q.Caller = caller(c)
 	q.Seq, q.Oid = uint64(f.Seq), f.OID
 	q.Layout = append(q.Layout[:0], layout...)
+	q.Want = m.want(out.Want)
 	return m.entry(ctx, wire.OpSetLayout, q, out)
 }
 

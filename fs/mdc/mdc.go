@@ -8,6 +8,8 @@ import (
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
+	"github.com/strakefs/strake/fs/lockcache"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
@@ -31,18 +33,28 @@ type Entry struct {
 	// Parent holds the folder's attributes after the change if HasParent.
 	Parent    attr.Attr
 	HasParent bool
+	// Want are the bits of a lock on the inode that the answer should bring. Set it before each call; 0 asks for none.
+	Want ldlm.Bits
+	// Lock is the lock that the answer brought, of mode PR, and Bits what of it was granted; 0 for none. It is pinned until
+	// Settle, so that what is cached under it is dropped when it goes.
+	Lock   ldlm.Handle
+	Bits   ldlm.Bits
+	window lockcache.Window
 }
 
 // Options of a new MDC.
 type Options struct {
 	Import *rpc.Import
-	Log    *slog.Logger
+	// Locks is the import's; nil asks for no locks.
+	Locks *lockcache.Cache
+	Log   *slog.Logger
 }
 
 // MDC is one MDT seen from a client.
 type MDC struct {
-	imp *rpc.Import
-	log *slog.Logger
+	imp   *rpc.Import
+	locks *lockcache.Cache
+	log   *slog.Logger
 
 	requests sync.Pool
 
@@ -62,7 +74,7 @@ type MDC struct {
 
 // New starts an MDC over a connected import. Close stops it.
 func New(o Options) *MDC {
-	m := &MDC{imp: o.Import, log: o.Log}
+	m := &MDC{imp: o.Import, locks: o.Locks, log: o.Log}
 	m.requests.New = func() any { return new(rpc.Request) }
 	m.closes.start(m)
 	return m
@@ -78,15 +90,25 @@ func (m *MDC) Close(ctx context.Context) error {
 	return err
 }
 
-// Late closes what a request has opened whose caller was killed before the answer came. Give it to
-// rpc.ImportOptions.OnLate.
+// Late closes what a request has opened, and gives back the locks that it has brought, whose caller was killed before the
+// answer came. Give it to rpc.ImportOptions.OnLate.
 func (m *MDC) Late(op wire.Op, body []byte) {
-	if op != wire.OpOpen && op != wire.OpCreate {
+	switch op {
+	case wire.OpLookup, wire.OpGetattr, wire.OpOpen, wire.OpCreate, wire.OpLink, wire.OpSetattr, wire.OpSetLayout:
+	default:
 		return
 	}
 	p := wirepb.EntryReplyFromVTPool()
 	defer p.ReturnToVTPool()
-	if err := p.UnmarshalVT(body); err != nil || p.Attr == nil || p.Handle == 0 {
+	if err := p.UnmarshalVT(body); err != nil {
+		return
+	}
+	for _, g := range p.Locks {
+		if m.locks != nil {
+			m.locks.Return(g)
+		}
+	}
+	if p.Attr == nil || p.Handle == 0 {
 		return
 	}
 	f, err := wire.FID(p.Attr.Seq, p.Attr.Oid)
@@ -107,24 +129,69 @@ func (m *MDC) call(ctx context.Context, op wire.Op, body, reply rpc.Message, int
 	return n, err
 }
 
-// entry runs a request that is answered with an EntryReply.
+// want is what a request says of the lock that it would like, nil for none.
+func (m *MDC) want(bits ldlm.Bits) *wirepb.LockWant {
+	if bits == 0 || m.locks == nil {
+		return nil
+	}
+	w := wirepb.LockWantFromVTPool()
+	w.Mode, w.TryBits = uint32(ldlm.PR), uint32(bits)
+	return w
+}
+
+// entry runs a request that is answered with an EntryReply. Settle out afterwards.
 func (m *MDC) entry(ctx context.Context, op wire.Op, body rpc.Message, out *Entry) error {
 	p := wirepb.EntryReplyFromVTPool()
 	defer p.ReturnToVTPool()
-	if _, err := m.call(ctx, op, body, p, nil); err != nil {
-		return err
+	out.Lock, out.Bits = 0, 0
+	if out.Want != 0 && m.locks != nil {
+		m.locks.Expect(&out.window)
 	}
+	_, err := m.call(ctx, op, body, p, nil)
+	if err == nil {
+		err = out.take(op, p)
+	}
+	if out.Want != 0 && m.locks != nil {
+		for _, g := range p.Locks {
+			m.adopt(out, g, err)
+		}
+		m.locks.Done(&out.window)
+	}
+	return err
+}
+
+// adopt enters a lock that an answer has brought. One on another inode than the answer's is given back.
+func (m *MDC) adopt(out *Entry, g *wirepb.LockGrant, err error) {
+	if err != nil || out.Lock != 0 || g.ResSeq != uint64(out.Attr.FID.Seq) || ldlm.InodeRes(out.Attr.FID).OID != g.ResOid {
+		m.locks.Return(g)
+		return
+	}
+	if got, ok := m.locks.Adopt(&out.window, g, nil); ok {
+		out.Lock, out.Bits = got.Handle, got.Desc.Bits
+	}
+}
+
+// Settle ends the use of the lock that an answer has brought: what it covers is in the cache, or will not be.
+func (m *MDC) Settle(e *Entry) {
+	if e.Lock != 0 {
+		m.locks.Unpin(e.Lock)
+		e.Lock, e.Bits = 0, 0
+	}
+}
+
+// take decodes the answer.
+func (e *Entry) take(op wire.Op, p *wirepb.EntryReply) error {
 	if p.Attr == nil {
 		return fmt.Errorf("mdc: %v answered without attributes", op)
 	}
-	if err := wire.Attr(p.Attr, &out.Attr); err != nil {
+	if err := wire.Attr(p.Attr, &e.Attr); err != nil {
 		return fmt.Errorf("mdc: %v: %w", op, err)
 	}
-	out.Layout = append(out.Layout[:0], p.Layout...)
-	out.Symlink = append(out.Symlink[:0], p.Symlink...)
-	out.Handle, out.Created = p.Handle, p.Created
-	out.HasParent = p.Parent != nil
-	return wire.Attr(p.Parent, &out.Parent)
+	e.Layout = append(e.Layout[:0], p.Layout...)
+	e.Symlink = append(e.Symlink[:0], p.Symlink...)
+	e.Handle, e.Created = p.Handle, p.Created
+	e.HasParent = p.Parent != nil
+	return wire.Attr(p.Parent, &e.Parent)
 }
 
 func caller(c *Caller) *wirepb.Caller {

@@ -16,6 +16,7 @@ func (m *MDC) Lookup(ctx context.Context, c *Caller, parent fid.FID, name string
 	q.Caller = caller(c)
 	q.ParentSeq, q.ParentOid = uint64(parent.Seq), parent.OID
 	q.Name = append(q.Name[:0], name...)
+	q.Want = m.want(out.Want)
 	return m.entry(ctx, wire.OpLookup, q, out)
 }
 
@@ -25,6 +26,7 @@ func (m *MDC) Getattr(ctx context.Context, c *Caller, f fid.FID, out *Entry) err
 	defer q.ReturnToVTPool()
 	q.Caller = caller(c)
 	q.Seq, q.Oid = uint64(f.Seq), f.OID
+	q.Want = m.want(out.Want)
 	return m.entry(ctx, wire.OpGetattr, q, out)
 }
 
@@ -46,6 +48,7 @@ func (m *MDC) Open(ctx context.Context, c *Caller, f fid.FID, flags uint32, out 
 	if err := m.closes.room(ctx); err != nil {
 		return err
 	}
+	q.Want = m.want(out.Want)
 	return m.entry(ctx, wire.OpOpen, q, out)
 }
 
@@ -86,6 +89,7 @@ func (m *MDC) Create(ctx context.Context, c *Caller, parent fid.FID, name string
 	q.Symlink = append(q.Symlink[:0], what.Symlink...)
 	q.Layout = append(q.Layout[:0], what.Layout...)
 	q.Open, q.Flags, q.Tmpfile = what.Open, what.Flags, what.Tmpfile
+	q.Want = m.want(out.Want)
 	return m.entry(ctx, wire.OpCreate, q, out)
 }
 

@@ -110,6 +110,7 @@ type Import struct {
 	instance  atomic.Uint64
 	committed atomic.Uint64
 	evictions atomic.Uint64
+	heard     atomic.Int64 // see LastHeard
 	closing   chan struct{}
 	kick      chan struct{} // one token: driver, look
 

@@ -6,15 +6,16 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/client"
+	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/lockcache"
 	"github.com/strakefs/strake/fs/lov"
 	"github.com/strakefs/strake/fs/mdc"
 	"github.com/strakefs/strake/fs/mgc"
@@ -121,11 +122,12 @@ func (s *system) startOSS() {
 // mount is a client's state without a kernel.
 type mount struct {
 	*client.Client
-	t         *testing.T
-	mdc       *mdc.MDC
-	data      *lov.Set
-	exclusive atomic.Bool
-	close     func(context.Context) error
+	t     *testing.T
+	mdc   *mdc.MDC
+	locks *lockcache.Cache
+	owner client.Owner
+	data  *lov.Set
+	close func(context.Context) error
 }
 
 func (s *system) mount(readOnly bool) *mount {
@@ -137,8 +139,10 @@ func (s *system) mount(readOnly bool) *mount {
 		id[1] = 1
 	}
 	log := slog.New(slog.DiscardHandler)
-	dial := func(v *wirepb.Target, bulk bool, on func(*wirepb.ConnectReply)) *rpc.Import {
+	type callback = func(*env.Env, *rpc.Call) error
+	dial := func(v *wirepb.Target, bulk bool, on func(*wirepb.ConnectReply), cb callback) *rpc.Import {
 		i, err := rpc.NewImport(rpc.ImportOptions{
+			Callback:  cb,
 			Transport: tr, Addresses: []string{string(v.Addresses[len(v.Addresses)-1])}, FSName: "strake",
 			Target: string(v.Name), UUID: id, Peer: "test", Kind: rpc.KindClient, ReadOnly: readOnly, Bulk: bulk, OnConnect: on,
 		})
@@ -151,14 +155,18 @@ func (s *system) mount(readOnly bool) *mount {
 	var oscs []*osc.OSC
 	for _, v := range s.config.Targets {
 		if v.Kind == mgc.KindMDT {
-			i := dial(v, false, func(r *wirepb.ConnectReply) { m.exclusive.Store(r.Exclusive) })
-			m.mdc = mdc.New(mdc.Options{Import: i, Log: log})
+			i := dial(v, false, func(r *wirepb.ConnectReply) { m.locks.Connected(r) },
+				func(e *env.Env, c *rpc.Call) error { return m.locks.Callback(e, c) })
+			m.locks = lockcache.New(lockcache.Options{Name: "mdc", Import: i, Owner: &m.owner, Seed: 1})
+			m.mdc = mdc.New(mdc.Options{Import: i, Locks: m.locks, Log: log})
 			imports = append(imports, i)
 			continue
 		}
 		var c *osc.OSC
-		i := dial(v, true, func(r *wirepb.ConnectReply) { c.Connected(r) })
-		c = osc.New(osc.Options{Import: i, Index: layout.OSTIndex(v.Index), Cache: osc.NewCache(32 << 20), MaxAge: 50 * time.Millisecond})
+		i := dial(v, true, func(r *wirepb.ConnectReply) { c.Connected(r) },
+			func(e *env.Env, call *rpc.Call) error { return c.Callback(e, call) })
+		c = osc.New(osc.Options{Import: i, Index: layout.OSTIndex(v.Index), Cache: osc.NewCache(32 << 20), MaxAge: 50 * time.Millisecond,
+			Locks: &osc.LockOptions{Seed: 2}})
 		m.data.Add(c)
 		imports, oscs = append(imports, i), append(oscs, c)
 	}
@@ -168,7 +176,7 @@ func (s *system) mount(readOnly bool) *mount {
 		}
 	}
 	m.Client = client.New(client.Options{
-		MDC: m.mdc, Data: m.data, ReadOnly: readOnly, Exclusive: &m.exclusive, NamesMax: 1000, Log: log,
+		MDC: m.mdc, Data: m.data, Locks: m.locks, Owner: &m.owner, ReadOnly: readOnly, NamesMax: 1000, Log: log,
 	})
 	closed := false
 	m.close = func(ctx context.Context) error {
@@ -177,6 +185,7 @@ func (s *system) mount(readOnly bool) *mount {
 		}
 		closed = true
 		errs := []error{m.Client.Close(ctx), m.mdc.Close(ctx)}
+		m.locks.Close()
 		for _, c := range oscs {
 			errs = append(errs, c.Close(ctx))
 		}

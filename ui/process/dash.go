@@ -22,7 +22,7 @@ func (p *Process) startDash() error {
 	v := &viewer{p: p, since: make(map[string]state)}
 	d, err := dash.New(dash.Options{
 		Registry: p.stats, Log: p.log, Listen: p.cfg.HTTP, AnyAddress: p.cfg.Insecure == config.InsecureAny,
-		Cluster: v.view, Metrics: metrics.Handler(p.stats, p.log),
+		Cluster: v.view, Metrics: metrics.Handler(p.stats, p.log), Locks: p.contended, Paths: p.paths,
 	})
 	if err != nil {
 		return err

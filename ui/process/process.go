@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shirou/gopsutil/v4/mem"
 	"github.com/strakefs/strake/fs"
 	"github.com/strakefs/strake/fs/client"
 	"github.com/strakefs/strake/fs/fusefs"
@@ -34,6 +35,7 @@ type Process struct {
 	param   *param.Server
 	node    atomic.Pointer[server.Node]
 	mounts  []*fs.Mount
+	first   atomic.Pointer[fs.Mount] // of mounts, for who asks while they start
 	gone    chan struct{} // closed when every mount is gone
 }
 
@@ -74,6 +76,15 @@ func (p *Process) start(ctx context.Context) error {
 	return p.startMounts(ctx, node)
 }
 
+// memoryBytes is the machine's memory, 0 where it is not known.
+func memoryBytes() uint64 {
+	m, err := mem.VirtualMemory()
+	if err != nil {
+		return 0
+	}
+	return m.Total
+}
+
 // dirtyBytes bounds the dirty data of all mounts of a process.
 const dirtyBytes = 256 << 20
 
@@ -82,12 +93,16 @@ func (p *Process) startMounts(ctx context.Context, node *server.Node) error {
 		return nil
 	}
 	cache := osc.NewCache(dirtyBytes)
+	budget := client.NewBudget(memoryBytes())
 	for i := range p.cfg.Mounts {
-		m, err := fs.New(ctx, p.mountOptions(node, cache, i))
+		o := p.mountOptions(node, cache, i)
+		o.Budget = budget
+		m, err := fs.New(ctx, o)
 		if err != nil {
 			return err
 		}
 		p.mounts = append(p.mounts, m)
+		p.first.CompareAndSwap(nil, m)
 		p.log.Info("mounted", "dir", m.Dir())
 	}
 	go func() {
@@ -113,7 +128,7 @@ func (p *Process) mountOptions(node *server.Node, cache *osc.Cache, i int) fs.Op
 			Dir:     m.Dir, ReadOnly: m.Options.ReadOnly, AllowOther: m.Options.AllowOther,
 			NoSuid: m.Options.NoSuid, NoDev: m.Options.NoDev, NoExec: m.Options.NoExec,
 			NoAtime: m.Options.Atime == config.AtimeNever, StrictAtime: m.Options.Atime == config.AtimeStrict,
-			Sync: m.Options.Sync, DirSync: m.Options.DirSync, NoLocks: m.Options.Flock == config.FlockNone,
+			Sync: m.Options.Sync, DirSync: m.Options.DirSync, Flock: flockOf(m.Options.Flock),
 		},
 	}
 	switch m.Options.Atime {
@@ -175,4 +190,15 @@ func (p *Process) Close(ctx context.Context) error {
 		p.sampler.Close()
 	}
 	return errors.Join(errs...)
+}
+
+// flockOf is how far locks of applications reach.
+func flockOf(f config.FlockMode) fusefs.Flock {
+	switch f {
+	case config.FlockLocal:
+		return fusefs.LocalFlock
+	case config.FlockNone:
+		return fusefs.NoFlock
+	}
+	return fusefs.GlobalFlock
 }

@@ -1,0 +1,430 @@
+package client
+
+import (
+	"hash/maphash"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
+	"github.com/strakefs/strake/fs/mdc"
+)
+
+// wanted are the bits asked for with an inode's attributes.
+const wanted = ldlm.Lookup | ldlm.Update | ldlm.Perm | ldlm.Xattr | ldlm.Layout
+
+// attrBits cover all attributes.
+const attrBits = ldlm.Update | ldlm.Perm
+
+// name is an entry that leads to an inode.
+type name struct {
+	parent uint64
+	name   string
+}
+
+// node is what is cached of an inode under locks of the MDT.
+//
+// Invariant: valid is a part of held; what a bit covers is there and right while its bit is in valid.
+type node struct {
+	fid fid.FID
+
+	mu sync.Mutex
+	// held are the bits of the locks held; without any the node is out of the table (dead). guarded by mu
+	held ldlm.Bits
+	// valid are the bits whose content is here: Lookup names, Update and Perm together attr, Xattr xattrs. guarded by mu
+	valid ldlm.Bits
+	dead  bool // guarded by mu
+	// epoch changes when a bit is lost, and is never that of another node or time; never 0. guarded by mu
+	epoch  uint32
+	attr   attr.Attr // guarded by mu
+	layout []byte    // guarded by mu
+	// names lead here, as far as this client has looked them up. guarded by mu
+	names []name
+	// xattrs holds values, nil for absent names. guarded by mu
+	xattrs map[string][]byte
+	// told says what the kernel was given with a timeout, and toldAt when that was last. guarded by mu
+	told   told
+	toldAt time.Time
+}
+
+// told is a set of what the kernel may believe.
+type told uint8
+
+const (
+	toldEntry told = 1 << iota
+	toldAttr
+)
+
+const nodeShards = 64
+
+type nodeShard struct {
+	mu sync.Mutex
+	m  map[uint64]*node // by inode number; guarded by mu
+}
+
+type nameShard struct {
+	mu sync.Mutex
+	m  map[uint64]*node // by hash of folder and name; guarded by mu
+}
+
+// nodes is the table of nodes. As many are there as inode locks are held, which the lock cache bounds.
+//
+// Lock order: nodeShard.mu, node.mu, nameShard.mu.
+type nodes struct {
+	seed   maphash.Seed
+	shards [nodeShards]nodeShard
+	names  [nodeShards]nameShard
+
+	epochs               atomic.Uint32
+	hits, misses, purged atomic.Int64
+}
+
+func (t *nodes) nextEpoch() uint32 {
+	for {
+		if n := t.epochs.Add(1); n != 0 {
+			return n
+		}
+	}
+}
+
+func (t *nodes) init() {
+	t.seed = maphash.MakeSeed()
+	for i := range t.shards {
+		t.shards[i].m = make(map[uint64]*node)
+		t.names[i].m = make(map[uint64]*node)
+	}
+}
+
+func (t *nodes) len() int {
+	n := 0
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		n += len(s.m)
+		s.mu.Unlock()
+	}
+	return n
+}
+
+func (t *nodes) shard(ino uint64) *nodeShard { return &t.shards[mix(ino)%nodeShards] }
+
+func (t *nodes) hash(parent uint64, name string) uint64 {
+	return mix(maphash.String(t.seed, name) ^ parent*0x9e3779b97f4a7c15)
+}
+
+// find returns the node of an inode, nil without one.
+func (t *nodes) find(ino uint64) *node {
+	s := t.shard(ino)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.m[ino]
+}
+
+// lock returns the node of an inode, made if there is none, with its mutex held.
+func (t *nodes) lock(f fid.FID) *node {
+	s := t.shard(f.Ino())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.m[f.Ino()]
+	if n == nil {
+		n = &node{fid: f, epoch: t.nextEpoch()}
+		s.m[f.Ino()] = n
+	}
+	n.mu.Lock()
+	return n
+}
+
+// drop takes a node without locks out of the table.
+func (t *nodes) drop(n *node) {
+	s := t.shard(n.fid.Ino())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.held == 0 && s.m[n.fid.Ino()] == n {
+		delete(s.m, n.fid.Ino())
+		n.dead = true
+		t.purged.Add(1)
+	}
+}
+
+// byName returns the node that an entry leads to, nil where that is not known. The caller looks again under node.mu.
+func (t *nodes) byName(parent uint64, name string) *node {
+	h := t.hash(parent, name)
+	s := &t.names[h%nodeShards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.m[h]
+}
+
+// nameLocked adds an entry that leads to n.
+// Precondition: n.mu is held, and a lock with Lookup.
+func (t *nodes) nameLocked(n *node, e name) {
+	if n.leadsLocked(e) {
+		return
+	}
+	n.names = append(n.names, e)
+	h := t.hash(e.parent, e.name)
+	s := &t.names[h%nodeShards]
+	s.mu.Lock()
+	s.m[h] = n
+	s.mu.Unlock()
+}
+
+func (n *node) leadsLocked(e name) bool { return slices.Contains(n.names, e) }
+
+// unnameLocked forgets entries that lead to n.
+func (t *nodes) unnameLocked(n *node, list []name) {
+	for _, e := range list {
+		h := t.hash(e.parent, e.name)
+		s := &t.names[h%nodeShards]
+		s.mu.Lock()
+		if s.m[h] == n {
+			delete(s.m, h)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// forget forgets one entry, which is about to change, and returns the node that it led to, nil if that is not known.
+func (t *nodes) forget(parent uint64, entry string) *node {
+	n := t.byName(parent, entry)
+	if n == nil {
+		return nil
+	}
+	e := name{parent, entry}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i := slices.Index(n.names, e)
+	if i < 0 {
+		return nil
+	}
+	t.unnameLocked(n, n.names[i:i+1])
+	n.names = slices.Delete(n.names, i, i+1)
+	return n
+}
+
+// moved adds the entry that a node has got by a rename, nil for a node that is not known.
+func (t *nodes) moved(n *node, e name) {
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.valid&ldlm.Lookup != 0 {
+		t.nameLocked(n, e)
+	}
+}
+
+// each calls fn for every node there is.
+func (t *nodes) each(fn func(*node)) {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		list := make([]*node, 0, len(s.m))
+		for _, n := range s.m {
+			list = append(list, n)
+		}
+		s.mu.Unlock()
+		for _, n := range list {
+			fn(n)
+		}
+	}
+}
+
+// asked is what was known of an inode when a request about it was sent.
+type asked struct {
+	n     *node
+	epoch uint32
+	held  ldlm.Bits
+	at    uint64
+}
+
+// ask prepares a request about an inode: e wants the bits that are not held. A zero f is an inode that is not known yet.
+func (c *Client) ask(f fid.FID, e *mdc.Entry) asked {
+	k := asked{at: c.changes.now()}
+	e.Want = wanted
+	if f.IsZero() {
+		return k
+	}
+	if n := c.nodes.find(f.Ino()); n != nil {
+		n.mu.Lock()
+		k.n, k.epoch, k.held = n, n.epoch, n.held
+		n.mu.Unlock()
+		e.Want = wanted &^ k.held
+	}
+	return k
+}
+
+// keep caches an answer under the lock that came with it, and under those held all the time since it was asked for. own
+// says that the answer is to a change by this client. entry leads to the inode; its name is empty where none was looked up.
+func (c *Client) keep(k *asked, e *mdc.Entry, own bool, entry name) {
+	f := e.Attr.FID
+	newest := false
+	if own {
+		newest = c.changes.markSince(f.Ino(), k.at)
+	} else {
+		newest = !c.changes.since(f.Ino(), k.at)
+	}
+	if e.Lock == 0 && k.n == nil {
+		return
+	}
+	n := k.n
+	if e.Lock != 0 {
+		n = c.nodes.lock(f)
+	} else {
+		n.mu.Lock()
+	}
+	defer n.mu.Unlock()
+	usable := e.Bits
+	if n == k.n && n.epoch == k.epoch {
+		usable |= k.held
+	}
+	n.held |= e.Bits
+	usable &= n.held
+	if !newest || n.dead {
+		n.valid &^= attrBits | ldlm.Xattr
+		return
+	}
+	c.fillLocked(n, e, usable, entry)
+}
+
+// fillLocked takes an answer's content into a node. Precondition: n.mu is held.
+func (c *Client) fillLocked(n *node, e *mdc.Entry, usable ldlm.Bits, entry name) {
+	if usable&attrBits == attrBits {
+		n.attr = e.Attr
+		n.attr.Under = n.epoch
+		n.valid |= attrBits
+		e.Attr.Under = n.epoch
+	}
+	if usable&ldlm.Layout != 0 {
+		n.layout = append(n.layout[:0], e.Layout...)
+		n.valid |= ldlm.Layout
+	}
+	if usable&ldlm.Lookup != 0 && entry.name != "" {
+		c.nodes.nameLocked(n, entry)
+		n.valid |= ldlm.Lookup
+	}
+	if usable&ldlm.Xattr != 0 {
+		if n.valid&ldlm.Xattr == 0 {
+			n.xattrs = nil
+		}
+		n.valid |= ldlm.Xattr
+	}
+}
+
+// stale forgets what is cached of an inode that this client changes: who asks meanwhile asks the MDT.
+func (c *Client) stale(ino uint64) {
+	if n := c.nodes.find(ino); n != nil {
+		n.mu.Lock()
+		n.valid &^= attrBits | ldlm.Xattr
+		n.mu.Unlock()
+	}
+}
+
+// match reports whether a lock with these bits is held and its server heard, and pins it. It counts as a use of the lock.
+func (c *Client) match(f fid.FID, bits ldlm.Bits) (ldlm.Handle, bool) {
+	g, ok := c.locks.Match(&ldlm.Wanted{Res: ldlm.InodeRes(f), Modes: ldlm.PR, Bits: bits})
+	return g.Handle, ok
+}
+
+// cachedAttr answers from the cache, and reports whether it can.
+func (c *Client) cachedAttr(n *node, a *attr.Attr) bool {
+	if n == nil {
+		c.nodes.misses.Add(1)
+		return false
+	}
+	h, ok := c.match(n.fid, ldlm.Update)
+	if !ok {
+		c.nodes.misses.Add(1)
+		return false
+	}
+	defer c.locks.Unpin(h)
+	n.mu.Lock()
+	ok = n.valid&attrBits == attrBits
+	if ok {
+		*a = n.attr
+	}
+	n.mu.Unlock()
+	if ok && a.IsFile() {
+		in := c.find(a.FID.Ino())
+		if in != nil {
+			in.complete(a)
+			c.put(in)
+		}
+		ok = a.SizeValid && !a.Volatile
+	}
+	if ok {
+		c.nodes.hits.Add(1)
+	} else {
+		c.nodes.misses.Add(1)
+	}
+	return ok
+}
+
+// cachedEntry answers a lookup from the cache, and reports whether it can.
+func (c *Client) cachedEntry(parent uint64, entry string, a *attr.Attr) bool {
+	n := c.nodes.byName(parent, entry)
+	if n == nil {
+		c.nodes.misses.Add(1)
+		return false
+	}
+	h, ok := c.match(n.fid, ldlm.Lookup)
+	if !ok {
+		c.nodes.misses.Add(1)
+		return false
+	}
+	defer c.locks.Unpin(h)
+	n.mu.Lock()
+	ok = n.valid&ldlm.Lookup != 0 && n.leadsLocked(name{parent, entry})
+	n.mu.Unlock()
+	return ok && c.cachedAttr(n, a)
+}
+
+// Told is what the kernel may keep of an answer.
+type Told struct{ Entry, Attr bool }
+
+// Tell says what the kernel may keep of attributes that go to it now, as the answer about an entry or, with an empty name,
+// about an inode. What it may keep is taken back before its lock goes.
+func (c *Client) Tell(a *attr.Attr, parent uint64, entry string) Told {
+	var t Told
+	n := c.nodes.find(a.FID.Ino())
+	if n == nil || c.hot.is(a.FID.Ino()) {
+		return t
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	t.Attr = n.valid&attrBits == attrBits && a.Under == n.epoch && a.Under != 0 && !a.Volatile && (!a.IsFile() || a.SizeValid)
+	t.Entry = entry != "" && n.valid&ldlm.Lookup != 0 && n.leadsLocked(name{parent, entry}) && !c.hot.is(parent)
+	if t.Attr {
+		n.told |= toldAttr
+	}
+	if t.Entry {
+		n.told |= toldEntry
+	}
+	if t.Attr || t.Entry {
+		n.toldAt = time.Now()
+	}
+	return t
+}
+
+// hot remembers inodes that another client wanted a moment ago: the kernel keeps nothing of them, so that taking it back
+// costs nothing. Slots are shared, which costs requests only.
+type hot struct {
+	slots [1 << 12]atomic.Int64
+}
+
+// hotTime is how long an inode stays hot.
+const hotTime = 2 * time.Second
+
+func (h *hot) slot(ino uint64) *atomic.Int64 { return &h.slots[mix(ino)%uint64(len(h.slots))] }
+
+func (h *hot) mark(ino uint64) { h.slot(ino).Store(time.Now().Add(hotTime).UnixNano()) }
+
+func (h *hot) is(ino uint64) bool {
+	until := h.slot(ino).Load()
+	return until != 0 && time.Now().UnixNano() < until
+}
