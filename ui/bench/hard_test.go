@@ -12,6 +12,7 @@ import (
 
 // TestHardOnPlainFolders runs the whole experiment, ranks as processes, on two names of one folder.
 func TestHardOnPlainFolders(t *testing.T) {
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // ranks of a test with -race would each wait a second before they leave
 	mnt := t.TempDir()
 	other := filepath.Join(t.TempDir(), "other")
 	if err := os.Symlink(mnt, other); err != nil {
@@ -39,7 +40,7 @@ func TestHardOnPlainFolders(t *testing.T) {
 	if left, err := os.ReadDir(mnt); err != nil || len(left) != 0 {
 		t.Errorf("it leaves %v (%v)", left, err)
 	}
-	if out, err = run("--mounts", mnt+","+other); err != nil || !strings.Contains(out, string(HardRecords)) {
+	if out, err = run("--rounds", "1", "--mounts", mnt+","+other); err != nil || !strings.Contains(out, string(HardRecords)) {
 		t.Errorf("%v, %s", err, out)
 	}
 	if _, err = run("--mounts", mnt+","+t.TempDir()); err == nil {
