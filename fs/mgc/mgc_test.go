@@ -12,8 +12,10 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/mgc"
 	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 	"github.com/strakefs/strake/server/mgs"
@@ -28,6 +30,7 @@ type registry struct {
 	t    *testing.T
 	disk *memdev.Disk
 	net  *rpc.Pipe
+	mgs  *mgs.MGS
 	stop func()
 }
 
@@ -45,6 +48,7 @@ func (r *registry) start() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	r.mgs = m
 	s := rpc.NewServer(rpc.ServerOptions{Find: func(string) (rpc.Target, error) { return m, nil }})
 	l, err := r.net.Listen("mgs")
 	if err != nil {
@@ -68,10 +72,10 @@ func (r *registry) start() {
 
 // client is a configuration client of its own process.
 func (r *registry) client(n byte, path string) (*mgc.MGC, *rpc.Import) {
-	return r.clientOf(n, path, "strake")
+	return r.clientOf(n, path, "strake", nil)
 }
 
-func (r *registry) clientOf(n byte, path, fsname string) (*mgc.MGC, *rpc.Import) {
+func (r *registry) clientOf(n byte, path, fsname string, tree *stats.Registry) (*mgc.MGC, *rpc.Import) {
 	r.t.Helper()
 	i, err := rpc.NewImport(rpc.ImportOptions{
 		Transport: r.net, Addresses: []string{"mgs"}, FSName: fsname, Target: mgs.Name, UUID: [16]byte{n}, Kind: rpc.KindOST,
@@ -79,7 +83,7 @@ func (r *registry) clientOf(n byte, path, fsname string) (*mgc.MGC, *rpc.Import)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	m := mgc.New(mgc.Options{Import: i, FSName: fsname, SavePath: path, Log: slog.New(slog.DiscardHandler)})
+	m := mgc.New(mgc.Options{Import: i, FSName: fsname, SavePath: path, Log: slog.New(slog.DiscardHandler), Stats: tree})
 	r.t.Cleanup(func() {
 		m.Close()
 		i.Close(context.Background())
@@ -201,7 +205,7 @@ func TestRefusalIsNotHiddenByTheKeptConfiguration(t *testing.T) {
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m, _ := r.clientOf(1, path, "other")
+	m, _ := r.clientOf(1, path, "other", nil)
 	if _, err := m.First(limit(t), always); !errors.Is(err, status.Refused) || !strings.Contains(err.Error(), `"strake", not "other"`) {
 		t.Fatal(err)
 	}
@@ -221,5 +225,60 @@ func TestSavedRefusesWhatIsNoConfiguration(t *testing.T) {
 		if c, err := m.Saved(); err == nil || m.Last() != nil {
 			t.Errorf("%s: %v, %v", name, c, err)
 		}
+	}
+}
+
+// Permanent parameters reach the process's tree: from the MGS, whether it has something newer than what is kept or not, from
+// what is kept, and when they change.
+func TestPermanentParametersAreApplied(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config")
+	r := newRegistry(t)
+	r.start()
+	set := func(value string) {
+		t.Helper()
+		if err := r.mgs.SetParam(t.Context(), env.New(), "osc.*.max_dirty_mb", value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := byte(0)
+	process := func() (*mgc.MGC, <-chan string) {
+		n++
+		tree := stats.NewRegistry()
+		m, _ := r.clientOf(n, path, "strake", tree)
+		got := make(chan string, 8)
+		tree.Param("osc.x.max_dirty_mb", "", func() string { return "" }, func(s string) error {
+			got <- s
+			if s == "bad" {
+				return errors.New("a number is wanted")
+			}
+			return nil
+		})
+		if _, err := m.First(limit(t), always); err != nil {
+			t.Fatal(err)
+		}
+		return m, got
+	}
+	set("64")
+	m, got := process()
+	m.Keep()
+	if v := <-got; v != "64" {
+		t.Fatal(v)
+	}
+	m.Watch(func(*wirepb.Config) {})
+	set("bad")
+	if v := <-got; v != "bad" {
+		t.Fatal(v)
+	}
+	set("32")
+	if v := <-got; v != "32" {
+		t.Fatal(v)
+	}
+	m.Close() // now the newest one is kept
+	if _, got = process(); <-got != "32" {
+		t.Error("a start with the newest configuration kept")
+	}
+	r.stop()
+	if _, got = process(); <-got != "32" {
+		t.Error("a start without the MGS")
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
@@ -371,5 +372,34 @@ func TestAnsweredRegistrationSurvivesACrash(t *testing.T) {
 	r.start()
 	if reply, err := register(t, i, request(mgs.KindOST, -1, 10, "oss1")); err != nil || reply.Index != 5 {
 		t.Fatalf("%v, %v", reply, err)
+	}
+}
+
+// What the MGS shows of itself: targets, permanent parameters; a pattern that is none is refused.
+func TestLive(t *testing.T) {
+	r := start(t)
+	i := r.connected(1)
+	if _, err := register(t, i, request(mgs.KindOST, 5, 10, "oss1")); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range [][2]string{{"osc.*.max_dirty_mb", "64"}, {"a.b", "1 2"}} {
+		if err := r.m.SetParam(t.Context(), env.New(), p[0], p[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.m.SetParam(t.Context(), env.New(), "osc.[", "64"); !errors.Is(err, status.Invalid) {
+		t.Error(err)
+	}
+	reg := stats.NewRegistry()
+	r.m.Register(reg)
+	texts := map[string]string{}
+	if err := reg.Walk("mgs.MGS.live.*", func(e stats.Entry) error { texts[e.Path] = e.Text(); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := texts["mgs.MGS.live.params"], "a.b=1 2\nosc.*.max_dirty_mb=64"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := texts["mgs.MGS.live.strake"]; !strings.HasPrefix(got, "fsname: strake\nuuid: ") || !strings.Contains(got, "\nstrake-OST0005 starting oss1") {
+		t.Errorf("%q", got)
 	}
 }
