@@ -52,6 +52,7 @@ export function perSecond(v: number): string {
 
 export function percent(share: number): string {
   const p = share * 100
+  if (p === 0) return '0 %'
   if (p > 0 && p < 0.1) return '< 0.1 %'
   if (p < 100 && p > 99.9) return '> 99.9 %'
   return p.toFixed(p < 10 ? 1 : 0) + ' %'

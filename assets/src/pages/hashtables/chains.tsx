@@ -48,7 +48,7 @@ export function Chains({ table: t, counts, classes }: { table: HashTable; counts
                 {count(n)}
               </text>
             )}
-            <text class="chains-class num" x={slot / 2} y={height - 6}>
+            <text class="chains-class" x={slot / 2} y={height - 6}>
               {c}
             </text>
           </g>

@@ -30,7 +30,7 @@ export function LocksAnswer({ locks }: { locks: Locks }) {
 
   const cells: ComponentChildren[] = []
   const cell = (name: string, v: number | null, note?: string): void => {
-    if (v !== null) cells.push(<Cell key={name} name={name} figure={[count(v), '']} {...(note ? { note } : {})} />)
+    if (v !== null) cells.push(<Cell key={name} name={name} figure={[count(v), '']} {...(note ? { note, wide: true } : {})} />)
   }
   const rate = (name: string, key: string): void => {
     const column = past?.v[past.keys.indexOf(key)] ?? []
@@ -44,7 +44,7 @@ export function LocksAnswer({ locks }: { locks: Locks }) {
   }
   if (servers.length) {
     const resources = sum(servers, (n) => n.resource_count)
-    cell('Locks', sum(servers, (n) => n.lock_count), resources === null ? undefined : `on ${plural(resources, 'resource')}`)
+    cell('Locks', sum(servers, (n) => n.lock_count), resources === null ? undefined : `on ${count(resources)} ${resources === 1 ? 'resource' : 'resources'}`)
     cell('Waiting', sum(servers, (n) => n.lock_waiting_count))
     rate('Granted', 'lockGrant')
     rate('Given back', 'lockCancel')

@@ -157,7 +157,6 @@ export function Clients({ locks }: { locks: Locks }) {
             </Cell>
             <Cell name={head[7]!}>
               <Figure v={n.evictions} of="evictions" bad />
-              <Figure v={n.lock_timeouts} of="timeouts" bad />
             </Cell>
           </tr>
         ))}

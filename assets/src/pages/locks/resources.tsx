@@ -62,7 +62,7 @@ function ResourceRow({ resource: r }: { resource: LockResource }) {
         <span class="on-narrow"> waiting</span>
         {r.converting > 0 && <span class="second">{count(r.converting)} converting</span>}
         {r.conflicts > 0 && <span class="second">{plural(r.conflicts, 'conflict')}</span>}
-        {r.contended && <span class="second">lockless now</span>}
+        {r.contended && <span class="second">{r.type === 'extent' ? 'lockless now' : 'contended'}</span>}
       </td>
       <td class="cell-parties">
         <span class="on-narrow muted">Held by</span>
