@@ -36,7 +36,7 @@ type Process struct {
 	node    atomic.Pointer[server.Node]
 	mounts  []*fs.Mount
 	first   atomic.Pointer[fs.Mount] // of mounts, for who asks while they start
-	gone    chan struct{} // closed when every mount is gone
+	gone    chan struct{}            // closed when every mount is gone
 }
 
 // closeLimit bounds the stop of what had started when a later part could not.
