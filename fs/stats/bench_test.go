@@ -43,3 +43,25 @@ func BenchmarkWalk(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkStatsFolders reads the stats files of 1,000 OSTs with 20 operations each, as `lctl get_param osc.*.stats` does.
+func BenchmarkStatsFolders(b *testing.B) {
+	b.ReportAllocs()
+	r := stats.NewRegistry()
+	for t := range 1000 {
+		for s := range 20 {
+			r.Histogram(fmt.Sprintf("osc.strake-OST%04x-osc.stats.op%d", t, s), "").Observe(time.Millisecond)
+		}
+	}
+	for b.Loop() {
+		nodes, err := r.List("osc.*.stats", false)
+		if err != nil || len(nodes) != 1000 {
+			b.Fatal(len(nodes), err)
+		}
+		for i := range nodes {
+			if _, ok := nodes[i].Text(); !ok {
+				b.Fatal("no text")
+			}
+		}
+	}
+}

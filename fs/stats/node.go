@@ -74,35 +74,46 @@ func (n *Node) Text() (string, bool) {
 	}
 	var rows []Row
 	var lines []string
-	_ = n.r.Walk(n.Path+".*", func(e Entry) error { // a path is a well-formed pattern
+	for _, e := range n.r.below(n.Path) {
 		name := e.Path[len(n.Path)+1:]
+		if strings.IndexByte(name, '.') >= 0 {
+			continue
+		}
 		if s, ok := e.Histogram(); ok {
 			if s.Count > 0 {
 				rows = append(rows, Row{Name: name, Unit: Microseconds, Count: int64(s.Count),
 					Min: s.MinNs / 1000, Max: s.MaxNs / 1000, Sum: s.SumNs / 1000, SumSq: s.SumSqUs})
 			}
-			return nil
+			continue
 		}
 		switch v, ok := e.Value(); {
 		case !ok:
 		case e.Kind == KindCounter && v > 0:
 			rows = append(rows, Row{Name: name, Unit: Requests, Count: v})
 		case e.Kind != KindCounter:
-			lines = append(lines, padded(name, v))
+			lines = append(lines, fmt.Sprintf("%-25s %d", name, v))
 		}
-		return nil
-	})
+	}
 	return rowsText(n.r.began, rows, lines), true
 }
 
 // hasFigures reports whether something is right below path that a stats file could show.
 func (r *Registry) hasFigures(path string) bool {
-	found := false
-	_ = r.Walk(path+".*", func(e Entry) error {
-		found = found || e.Metric != ""
-		return nil
+	return slices.ContainsFunc(r.below(path), func(e *Entry) bool {
+		return e.Metric != "" && strings.LastIndexByte(e.Path, '.') == len(path)
 	})
-	return found
+}
+
+// below returns the entries below a path, by path.
+func (r *Registry) below(path string) []*Entry {
+	all := r.snapshot()
+	prefix := path + "."
+	start, _ := slices.BinarySearchFunc(all, prefix, func(e *Entry, prefix string) int { return strings.Compare(e.Path, prefix) })
+	end := start
+	for end < len(all) && strings.HasPrefix(all[end].Path, prefix) {
+		end++
+	}
+	return all[start:end]
 }
 
 // Set changes the node's parameter as [Entry.Set] does. A folder that is shown as a stats file is read-only.
@@ -112,5 +123,3 @@ func (n *Node) Set(value string) error {
 	}
 	return n.e.Set(value)
 }
-
-func padded(name string, v int64) string { return fmt.Sprintf("%-25s %d", name, v) }
