@@ -1,9 +1,13 @@
 package lockd
 
 import (
+	"context"
 	"math"
 	"sync"
 
+	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/extent"
+	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/status"
@@ -14,8 +18,9 @@ import (
 // glimpse is an enqueue that asks holders of write locks for what they know; its call is held meanwhile.
 type glimpse struct {
 	s     *Server
-	cl    *Client // who asks
+	cl    *Client // who asks; nil for the server itself
 	call  *rpc.Call
+	over  chan struct{} // closed in the end, for the server itself
 	res   ldlm.ResID
 	asker ldlm.Desc
 	reply wirepb.EnqueueReply
@@ -30,6 +35,51 @@ type glimpse struct {
 func (s *Server) glimpseBegin(k *work, cl *Client, c *rpc.Call) error {
 	g := &glimpse{s: s, cl: cl, call: c, res: k.req.Res}
 	g.reply.Contended = k.reply.Contended
+	g.begin(k)
+	return rpc.ErrHeld
+}
+
+// Glimpse returns what is known of an object, without a lock for the asker: holders of write locks are asked, until ctx ends. It is for
+// the server's own operations, which must hold no lock meanwhile that keeps a holder from answering. It allocates only where somebody
+// is asked.
+func (s *Server) Glimpse(ctx context.Context, e *env.Env, o fid.ObjectID) (ldlm.LVB, error) {
+	k := workOf(e)
+	res := ldlm.ObjectRes(o)
+	v, err := s.ns.GetLVB(e, res)
+	if err != nil {
+		return ldlm.LVB{}, err
+	}
+	k.req = ldlm.Request{Res: res, Mode: ldlm.PR, Client: ldlm.Local, Extent: extent.Extent{End: extent.EOF}, Flags: ldlm.Glimpse,
+		KnownSize: v.Size, Cancels: k.req.Cancels[:0]}
+	r := s.ns.Enqueue(s.now(), &k.req, &k.fx)
+	switch r.Outcome {
+	case ldlm.Asking:
+		g := &glimpse{s: s, res: res, over: make(chan struct{})}
+		g.begin(k)
+		select {
+		case <-g.over:
+		case <-ctx.Done():
+			return ldlm.LVB{}, ctx.Err()
+		case <-s.ctx.Done():
+			return ldlm.LVB{}, status.Stopping
+		}
+	case ldlm.Granted:
+		k.handles = append(k.handles[:0], r.Handle)
+		s.ns.Cancel(s.now(), ldlm.Local, k.handles, &k.fx)
+		s.run(k)
+		return v, nil
+	case ldlm.LVBOnly:
+		s.run(k)
+		return v, nil
+	default:
+		s.run(k)
+		return ldlm.LVB{}, r.Status
+	}
+	return s.ns.GetLVB(e, res)
+}
+
+// begin posts the ASTs of the first round, which the step in k has made.
+func (g *glimpse) begin(k *work) {
 	var asts []ldlm.Effect
 	rest := k.fx.List[:0]
 	for _, f := range k.fx.List {
@@ -40,9 +90,8 @@ func (s *Server) glimpseBegin(k *work, cl *Client, c *rpc.Call) error {
 		}
 	}
 	k.fx.List = rest
-	s.run(k)
+	g.s.run(k)
 	g.ask(asts)
-	return rpc.ErrHeld
 }
 
 // ask posts one round's ASTs. Precondition: there is one at least.
@@ -118,6 +167,10 @@ func (s *Server) glimpsed(g *glimpse) {
 			g.ask(asts)
 			return
 		}
+	}
+	if g.over != nil {
+		close(g.over)
+		return
 	}
 	s.send.post(g.cl, job{kind: jobReply, g: g})
 }

@@ -137,6 +137,24 @@ func (s *Server) Deny(e *env.Env, id ldlm.ResID, k status.Kind) {
 	s.run(w)
 }
 
+// Destroyed tells that the object or inode of a resource is gone: waits for it end with status.NotExist, and locks that clients hold on it
+// are called back without being waited for; what they cover need not be written back.
+func (s *Server) Destroyed(e *env.Env, id ldlm.ResID) {
+	k := workOf(e)
+	s.ns.DenyWaiting(s.now(), id, status.NotExist, &k.fx)
+	k.req = ldlm.Request{Res: id, Mode: ldlm.EX, Client: ldlm.Local, Extent: extent.Extent{End: extent.EOF}, Bits: ldlm.Full,
+		Flags: ldlm.DiscardData, Cancels: k.req.Cancels[:0]}
+	if id.Type == ldlm.TypeExtent {
+		k.req.Bits = 0
+	}
+	// A request that would wait calls back all that stand in its way; then it is given up.
+	if r := s.ns.Enqueue(s.now(), &k.req, &k.fx); r.Handle != 0 {
+		k.handles = append(k.handles[:0], r.Handle)
+		s.ns.Cancel(s.now(), ldlm.Local, k.handles, &k.fx)
+	}
+	s.run(k)
+}
+
 // Downgrade makes a held lock weaker. To COS, tag is the client that caused it; to TXN, the initiating MDT's number plus 1:
 // the lock is then held until the transaction is on disk.
 func (s *Server) Downgrade(e *env.Env, l *LocalLock, mode ldlm.Mode, tag uint64) {

@@ -138,6 +138,10 @@ func New(o Options) *Server {
 	return s
 }
 
+// Stop ends all waits of the server's own operations, and those that come, with status.Stopping, and stops sending: so that
+// nothing of the target waits for a client any more. Close follows when nothing of the target runs.
+func (s *Server) Stop() { s.cancel() }
+
 // Close ends all waits of the server's own operations with status.Stopping, stops sending and waits for its goroutines, Evict
 // calls included. Held calls are left to the rpc server. Nothing may be called afterwards.
 func (s *Server) Close() {

@@ -10,6 +10,7 @@ import (
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
+	"github.com/strakefs/strake/server/target"
 	"github.com/strakefs/strake/store"
 )
 
@@ -19,6 +20,19 @@ type change struct {
 	mtimeSec  int64
 	mtimeNsec uint32
 	apply     func(ob *object) error
+}
+
+// changeUnderLock runs one under its lock, and brings the object's lock value block up to date, even after one that failed half-way.
+func (o *OST) changeUnderLock(e *env.Env, x *target.Export, c *rpc.Call, w wanted, ch change) error {
+	if err := o.lock(c.Context(), e, x, w); err != nil {
+		return err
+	}
+	defer o.unlock(e)
+	err := o.change(e, c, ch)
+	if bad := o.updateLVB(e, w.id, true); err == nil {
+		err = bad
+	}
+	return err
 }
 
 // change runs one with the object held whole. One of an object that was destroyed succeeds and does nothing.
@@ -61,7 +75,7 @@ func (o *OST) change(e *env.Env, c *rpc.Call, ch change) error {
 	return nil
 }
 
-func (o *OST) servePunch(e *env.Env, c *rpc.Call) error {
+func (o *OST) servePunch(e *env.Env, x *target.Export, c *rpc.Call) error {
 	sc := scratchOf(e)
 	m := &sc.punch
 	m.Reset()
@@ -79,7 +93,11 @@ func (o *OST) servePunch(e *env.Env, c *rpc.Call) error {
 	if err := checkRange(m.Start, 0); err != nil {
 		return err
 	}
-	return o.change(e, c, change{id: id, mtimeSec: m.MtimeSec, mtimeNsec: m.MtimeNsec, apply: func(ob *object) error {
+	w := wanted{id: id, ext: extent.Extent{Start: m.Start, End: m.End}, write: true, lock: m.Lock}
+	if err := o.cancelEarly(e, x, m.Cancels); err != nil {
+		return err
+	}
+	return o.changeUnderLock(e, x, c, w, change{id: id, mtimeSec: m.MtimeSec, mtimeNsec: m.MtimeNsec, apply: func(ob *object) error {
 		if m.End == extent.EOF {
 			return ob.h.Truncate(int64(m.Start))
 		}
@@ -91,7 +109,7 @@ func (o *OST) servePunch(e *env.Env, c *rpc.Call) error {
 	}})
 }
 
-func (o *OST) serveFallocate(e *env.Env, c *rpc.Call) error {
+func (o *OST) serveFallocate(e *env.Env, x *target.Export, c *rpc.Call) error {
 	sc := scratchOf(e)
 	m := &sc.allocate
 	m.Reset()
@@ -120,7 +138,11 @@ func (o *OST) serveFallocate(e *env.Env, c *rpc.Call) error {
 	if err := checkRange(m.Offset, m.Length); err != nil {
 		return err
 	}
-	return o.change(e, c, change{id: id, mtimeSec: m.MtimeSec, mtimeNsec: m.MtimeNsec, apply: func(ob *object) error {
+	w := wanted{id: id, ext: extent.Extent{Start: m.Offset, End: m.Offset + m.Length}, write: true, lock: m.Lock}
+	if err := o.cancelEarly(e, x, m.Cancels); err != nil {
+		return err
+	}
+	return o.changeUnderLock(e, x, c, w, change{id: id, mtimeSec: m.MtimeSec, mtimeNsec: m.MtimeNsec, apply: func(ob *object) error {
 		return ob.h.Fallocate(m.Mode, int64(m.Offset), int64(m.Length))
 	}})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
@@ -193,6 +194,9 @@ func (o *OST) destroy(e *env.Env, group uint32, ids []uint64) error {
 		}
 		if err != nil {
 			return fmt.Errorf("ost: destroy: %w", err)
+		}
+		for _, id := range ids[:n] {
+			o.locks.Destroyed(e, ldlm.ObjectRes(fid.ObjectID{Group: group, ID: id}))
 		}
 		o.stats.destroyed.Add(int64(n))
 		ids = ids[n:]

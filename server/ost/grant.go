@@ -64,15 +64,13 @@ type grants struct {
 	dirty   int64 // guarded by space.mu
 }
 
-func (o *OST) newExport(x *target.Export) { x.State = &grants{} }
-
 // connectReply gives a new connection its first grant. What the client held before it lost its connection it holds no
 // more when the export was made anew; a client that joins its export keeps what it has.
 func (o *OST) connectReply(x *target.Export, r *wirepb.ConnectReply) {
 	if x.ReadOnly || x.Kind != rpc.KindClient {
 		return
 	}
-	g := x.State.(*grants)
+	g := &peerOf(x).grants
 	st := o.space.now()
 	o.space.mu.Lock()
 	defer o.space.mu.Unlock()

@@ -26,6 +26,7 @@ type scratch struct {
 	precreate wirepb.PrecreateRequest
 	destroy   wirepb.DestroyRequest
 	object    wirepb.Object // of whichever request
+	access    access
 
 	readReply      wirepb.ReadReply
 	objectReply    wirepb.ObjectReply
@@ -52,13 +53,13 @@ func (s *scratch) fresh() *wirepb.Object {
 func (h handler) Serve(e *env.Env, x *target.Export, c *rpc.Call) error {
 	switch c.Header.Op {
 	case wire.OpRead:
-		return h.o.serveRead(e, c)
+		return h.o.serveRead(e, x, c)
 	case wire.OpWrite:
 		return h.o.serveWrite(e, x, c)
 	case wire.OpGlimpse:
 		return h.o.serveGlimpse(e, c)
 	case wire.OpSeek:
-		return h.o.serveSeek(e, c)
+		return h.o.serveSeek(e, x, c)
 	case wire.OpObjectSync:
 		return h.o.serveSync(e, c)
 	case wire.OpStatfs:
@@ -68,9 +69,11 @@ func (h handler) Serve(e *env.Env, x *target.Export, c *rpc.Call) error {
 			return status.ReadOnly
 		}
 		if c.Header.Op == wire.OpPunch {
-			return h.o.servePunch(e, c)
+			return h.o.servePunch(e, x, c)
 		}
-		return h.o.serveFallocate(e, c)
+		return h.o.serveFallocate(e, x, c)
+	case wire.OpEnqueue, wire.OpConvert, wire.OpCancel, wire.OpProlong:
+		return h.o.serveLocks(e, x, c)
 	case wire.OpObjectSetattr, wire.OpPrecreate, wire.OpDestroy:
 		if x.Kind != rpc.KindMDT {
 			return status.Errorf(status.Perm, "%s: %v is for metadata targets", h.o.o.Name, c.Header.Op)
@@ -91,7 +94,7 @@ func (h handler) serveMDT(e *env.Env, c *rpc.Call) error {
 }
 
 // ExportGone implements target.Handler.
-func (h handler) ExportGone(x *target.Export) { h.o.space.drop(x.State.(*grants)) }
+func (h handler) ExportGone(x *target.Export) { h.o.exportGone(x) }
 
 // MaxObjectBytes is the largest size of an object: what an ext4 with blocks of 4 KiB holds.
 const MaxObjectBytes = 1<<44 - 4096

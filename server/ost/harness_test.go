@@ -66,6 +66,9 @@ func (n *node) tryStart() (err error) {
 	}
 	o := n.options
 	o.Name, o.FSName, o.Device = name, "strake", n.device
+	if o.ReplayWindow == 0 {
+		o.ReplayWindow = -1 // Tests of it set one.
+	}
 	if n.ost, err = ost.New(context.Background(), o); err != nil {
 		return err
 	}

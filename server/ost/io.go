@@ -7,6 +7,7 @@ import (
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/extent"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/status"
@@ -16,7 +17,7 @@ import (
 	"github.com/strakefs/strake/store"
 )
 
-func (o *OST) serveRead(e *env.Env, c *rpc.Call) error {
+func (o *OST) serveRead(e *env.Env, x *target.Export, c *rpc.Call) error {
 	sc := scratchOf(e)
 	m := &sc.read
 	m.Reset()
@@ -35,6 +36,11 @@ func (o *OST) serveRead(e *env.Env, c *rpc.Call) error {
 		return err
 	}
 	start := time.Now()
+	w := wanted{id: id, ext: extent.Extent{Start: m.Offset, End: m.Offset + uint64(m.Length)}, lock: m.Lock}
+	if err := o.lock(c.Context(), e, x, w); err != nil {
+		return err
+	}
+	defer o.unlock(e)
 	ob := o.cache.get(id)
 	defer o.cache.put(ob)
 	ob.io.RLock()
@@ -81,7 +87,22 @@ func (o *OST) serveWrite(e *env.Env, x *target.Export, c *rpc.Call) error {
 	if err := checkRange(m.Offset, uint64(len(c.Bulk))); err != nil {
 		return err
 	}
-	g := x.State.(*grants)
+	w := wanted{id: id, ext: extent.Extent{Start: m.Offset, End: m.Offset + uint64(len(c.Bulk))}, write: true, lock: m.Lock}
+	if err := o.lock(c.Context(), e, x, w); err != nil {
+		return err
+	}
+	defer o.unlock(e)
+	if err := o.write(e, x, c, id); err != nil {
+		return err
+	}
+	return o.updateLVB(e, id, false)
+}
+
+// write does a write whose lock is held. One to an object that was destroyed succeeds and does nothing.
+func (o *OST) write(e *env.Env, x *target.Export, c *rpc.Call, id fid.ObjectID) error {
+	sc := scratchOf(e)
+	m := &sc.write
+	g := &peerOf(x).grants
 	if err := o.space.take(g, m, len(c.Bulk)); err != nil {
 		return err
 	}
@@ -153,13 +174,14 @@ func (ob *object) touchLocked(sec int64, nsec uint32) {
 	ob.rec.ctime = ob.rec.ctime.Later(t)
 }
 
-// fillLocked fills a reply with the object's state. Blocks of an object that has changed since its record was made are the
-// host's present figure, so that what was written never looks like a hole.
+// fillLocked fills a reply with the object's state; blocks as the record has them.
 func (ob *object) fillLocked(r *wirepb.ObjectReply) {
 	r.Exists, r.Size, r.Blocks = true, uint64(ob.size.Load()), ob.rec.blocks
 	r.MtimeSec, r.MtimeNsec = ob.rec.mtime.Sec, ob.rec.mtime.Nsec
 }
 
+// serveGlimpse answers what an object is now, with what clients have written and not sent yet: those who hold write locks that reach
+// past the known size are asked.
 func (o *OST) serveGlimpse(e *env.Env, c *rpc.Call) error {
 	sc := scratchOf(e)
 	m := &sc.glimpse
@@ -172,34 +194,37 @@ func (o *OST) serveGlimpse(e *env.Env, c *rpc.Call) error {
 	if err != nil {
 		return err
 	}
-	ob := o.cache.get(id)
-	defer o.cache.put(ob)
-	ob.io.RLock()
-	defer ob.io.RUnlock()
-	there, err := o.load(e, ob)
-	if err != nil {
-		return err
-	}
 	r := &sc.objectReply
 	r.Reset()
 	c.Reply = r
-	if !there {
+	v, err := o.locks.Glimpse(c.Context(), e, id)
+	if errors.Is(err, status.NotExist) {
 		return o.missing(id)
 	}
-	ob.mu.Lock()
-	defer ob.mu.Unlock()
-	ob.fillLocked(r)
-	if ob.seq > ob.covered {
-		_, blocks, err := ob.h.Stat()
-		if err != nil {
-			return fmt.Errorf("ost: stat of object %v: %w", id, err)
-		}
-		r.Blocks = uint64(blocks)
+	if err != nil {
+		return err
 	}
+	r.Exists, r.Size, r.Blocks = true, v.Size, v.Blocks
+	t := time.Unix(0, v.Mtime)
+	r.MtimeSec, r.MtimeNsec = t.Unix(), uint32(t.Nanosecond())
 	return nil
 }
 
-func (o *OST) serveSeek(e *env.Env, c *rpc.Call) error {
+// blocksLocked is the object's blocks; of one that has changed since its record was made the host's present figure, so that what
+// was written never looks like a hole.
+// Precondition: ob is loaded and not gone.
+func (ob *object) blocksLocked() (uint64, error) {
+	if ob.seq <= ob.covered {
+		return ob.rec.blocks, nil
+	}
+	_, blocks, err := ob.h.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("ost: stat of object %v: %w", ob.id, err)
+	}
+	return uint64(blocks), nil
+}
+
+func (o *OST) serveSeek(e *env.Env, x *target.Export, c *rpc.Call) error {
 	sc := scratchOf(e)
 	m := &sc.seek
 	m.Reset()
@@ -214,6 +239,11 @@ func (o *OST) serveSeek(e *env.Env, c *rpc.Call) error {
 	if m.Offset > MaxObjectBytes {
 		return status.NoDevice
 	}
+	w := wanted{id: id, ext: extent.Extent{Start: m.Offset, End: extent.EOF}, lock: m.Lock}
+	if err := o.lock(c.Context(), e, x, w); err != nil {
+		return err
+	}
+	defer o.unlock(e)
 	ob := o.cache.get(id)
 	defer o.cache.put(ob)
 	ob.io.RLock()

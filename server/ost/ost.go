@@ -15,6 +15,7 @@ import (
 	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
+	"github.com/strakefs/strake/server/lockd"
 	"github.com/strakefs/strake/server/target"
 	"github.com/strakefs/strake/store"
 )
@@ -42,6 +43,10 @@ type Options struct {
 	GrantMax int64
 	// EvictAfter is passed to the target; 0 is its default.
 	EvictAfter time.Duration
+	// ReplayWindow is how long clients have after a restart to hand their locks back; 0 is the target's default, below 0 none.
+	ReplayWindow time.Duration
+	// Locks has what the namespace shares with others of the process, and what tests set; the OST fills in the rest.
+	Locks lockd.Options
 }
 
 // CommitEveryDefault is how long a client has to keep its copy of what it wrote. A flush each two seconds keeps the host's
@@ -52,6 +57,7 @@ const CommitEveryDefault = 2 * time.Second
 type OST struct {
 	o      Options
 	t      *target.Target
+	locks  *lockd.Server
 	cache  cache
 	space  space
 	stats  ostStats
@@ -67,6 +73,9 @@ type OST struct {
 
 	groupsMu sync.RWMutex
 	groups   map[uint32]*group // guarded by groupsMu
+
+	exportsMu sync.Mutex
+	exports   map[*lockd.Client]*target.Export // guarded by exportsMu
 
 	commitMu sync.Mutex // held over one commit
 	// pubMu is held while a transaction with records or marks is built and published, so that each follows the last. Nothing
@@ -96,6 +105,7 @@ func New(ctx context.Context, o Options) (*OST, error) {
 	o.defaults()
 	s := &OST{
 		o: o, kick: make(chan struct{}, 1), first: make(chan struct{}, 1), groups: map[uint32]*group{}, pubEnv: env.New(),
+		exports: map[*lockd.Client]*target.Export{},
 	}
 	s.stats = newStats(o.Stats, o.Name)
 	s.cache.init(o.MaxObjects)
@@ -118,13 +128,16 @@ func New(ctx context.Context, o Options) (*OST, error) {
 	}
 	// The device's start count, in the upper bits, is new with each start and now on disk: no number is given twice.
 	s.seq.Store(uint64(n) >> store.CountBits << store.CountBits)
+	s.openLocks()
 	s.t, err = target.New(target.Options{
 		Name: o.Name, FSName: o.FSName, Device: o.Device, Clients: tableClients, Slots: tableSlots, Handler: handler{s},
 		Log: o.Log, Stats: o.Stats, Prefix: "obdfilter", MaxInFlight: rpc.DefaultInFlightData, EvictAfter: o.EvictAfter,
-		NewExport: s.newExport, ConnectReply: s.connectReply,
+		NewExport: s.newExport, ConnectReply: s.connectReply, Connected: s.connected, Disconnected: s.disconnected,
+		LockTimeout: func() time.Duration { return s.locks.Namespace().Limits().LockTimeout }, ReplayWindow: o.ReplayWindow,
 		Committed: func() wire.Transno { return wire.Transno(s.committed.Load()) },
 	})
 	if err != nil {
+		s.locks.Close()
 		return nil, err
 	}
 	s.register()
@@ -151,6 +164,9 @@ func (o *Options) defaults() {
 	}
 	if o.GrantMax <= 0 {
 		o.GrantMax = 1 << 30
+	}
+	if o.ReplayWindow == 0 {
+		o.ReplayWindow = target.ReplayWindowDefault
 	}
 }
 
@@ -189,12 +205,15 @@ func (o *OST) Err() error {
 
 // Close stops serving, waits for what runs until ctx ends, commits, and notes on disk that it stopped cleanly.
 func (o *OST) Close(ctx context.Context) error {
+	o.t.Stop()
+	o.locks.Stop() // What waits for clients ends.
 	err := o.t.Close(ctx)
 	o.cancel()
 	o.done.Wait()
 	if err != nil {
 		return err // Requests still use the cache; the process is being ended by force.
 	}
+	o.locks.Close()
 	if err = o.commit(ctx); err == nil {
 		err = o.closeClean(ctx)
 	}
