@@ -195,7 +195,7 @@ func (n *Node) startMDS(ctx context.Context) error {
 	})
 	m.mdt, err = mdt.New(mdt.Options{
 		Name: m.name, FSName: label.FSName, Device: m.dev, Tables: mdt.TablesAt(0), Clients: clients, Slots: clients + 1,
-		Key: label.FSKey, Objects: m.objects, Log: n.log, Stats: n.o.Stats, SoleWriter: true,
+		Key: label.FSKey, Objects: m.objects, Log: n.log, Stats: n.o.Stats, Locks: n.locks,
 	})
 	if err != nil {
 		return err

@@ -12,12 +12,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shirou/gopsutil/v4/mem"
+
 	"github.com/strakefs/strake/fs/mgc"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 	"github.com/strakefs/strake/server/config"
+	"github.com/strakefs/strake/server/lockd"
 	"github.com/strakefs/strake/server/mgs"
 )
 
@@ -42,6 +45,7 @@ type Node struct {
 	mgc    *mgc.MGC
 	mds    *mds
 	oss    []*oss
+	locks  *lockd.Shared
 
 	ctx    context.Context // ends with Close; for the loops
 	cancel context.CancelFunc
@@ -69,6 +73,10 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		net: rpc.NewNetwork(), targets: make(map[string]rpc.Target), failed: make(chan error, 1),
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.locks = lockd.NewShared(memory(o.Log))
+	if o.Stats != nil {
+		n.locks.Register(o.Stats)
+	}
 	n.rpc = rpc.NewServer(rpc.ServerOptions{Log: o.Log, Stats: o.Stats, Find: n.find})
 	if err := n.start(ctx); err != nil {
 		bye, cancel := context.WithTimeout(context.Background(), closeTime)
@@ -79,6 +87,16 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		return nil, err
 	}
 	return n, nil
+}
+
+// memory is the machine's in bytes, which bounds the memory of locks; 0 when it cannot be known.
+func memory(log *slog.Logger) uint64 {
+	m, err := mem.VirtualMemory()
+	if err != nil {
+		log.Warn("the machine's memory is not known: the memory of locks has no bound until ldlm.lock_limit_mb is set", "err", err)
+		return 0
+	}
+	return m.Total
 }
 
 // closeTime bounds the stop of a node that did not start.

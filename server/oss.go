@@ -8,6 +8,7 @@ import (
 
 	"github.com/strakefs/strake/fs/mgc"
 	"github.com/strakefs/strake/server/config"
+	"github.com/strakefs/strake/server/lockd"
 	"github.com/strakefs/strake/server/mgs"
 	"github.com/strakefs/strake/server/ost"
 	"github.com/strakefs/strake/store"
@@ -45,7 +46,10 @@ func (n *Node) startOSS(ctx context.Context) error {
 		o.index = uint32(label.Index)
 		o.name = mgs.TargetName(label.FSName, mgs.KindOST, o.index)
 		o.dev.SetStatsName(o.name)
-		o.ost, err = ost.New(ctx, ost.Options{Name: o.name, FSName: label.FSName, Device: o.dev, Log: n.log, Stats: n.o.Stats})
+		o.ost, err = ost.New(ctx, ost.Options{
+			Name: o.name, FSName: label.FSName, Device: o.dev, Log: n.log, Stats: n.o.Stats,
+			Locks: lockd.Options{Shared: n.locks},
+		})
 		if err != nil {
 			return err
 		}
