@@ -99,7 +99,8 @@ func (w *waiter) grant(h ldlm.Handle, d ldlm.Desc) Grant {
 	if w.finished {
 		lvb = w.lvb
 	}
-	g.HasLVB = decodeLVB(lvb, &w.value, &g.LVB)
+	// An object without a byte or a time has an LVB of no bytes.
+	g.HasLVB = decodeLVB(lvb, &w.value, &g.LVB) || len(lvb) == 0 && w.ask.Res.Type == ldlm.TypeExtent
 	if len(r.IntentReply) > 0 {
 		g.IntentReply = append(w.into, r.IntentReply...)
 	}

@@ -19,9 +19,6 @@ type block struct {
 	dirty []*page
 	// writes holds frozen data in the order it was frozen: queued or being sent.
 	writes []*write
-	// lock is the lock under which the newest dirty bytes were gathered, 0 without locks. It is held, or being revoked, for as
-	// long as they are dirty.
-	lock ldlm.Handle
 	// mtime is the newest of the dirty pages.
 	mtime attr.Time
 	// size is the number of dirty bytes.
@@ -52,7 +49,7 @@ func find(pages []*page, pos uint64) int {
 
 // put gathers b at pos and returns how many bytes it took. Bytes that are dirty already are overwritten in place.
 // Precondition: b lies in the block; the object's mutex is held.
-func (bl *block) put(c *OSC, b []byte, pos uint64) (int, shortage) {
+func (bl *block) put(c *OSC, b []byte, pos uint64, lock ldlm.Handle) (int, shortage) {
 	n := 0
 	for i := find(bl.dirty, pos); n < len(b); {
 		at := pos + uint64(n)
@@ -60,6 +57,7 @@ func (bl *block) put(c *OSC, b []byte, pos uint64) (int, shortage) {
 		if i < len(bl.dirty) {
 			p := bl.dirty[i]
 			if p.start <= at {
+				p.lock = lock
 				n += copy(p.bytes(at, p.end), b[n:])
 				i++
 				continue
@@ -74,6 +72,7 @@ func (bl *block) put(c *OSC, b []byte, pos uint64) (int, shortage) {
 			i++
 		}
 		bl.size += k.end - at
+		bl.dirty[i-1].lock = lock
 		n += copy(bl.dirty[i-1].bytes(at, k.end), b[n:])
 	}
 	return n, enough

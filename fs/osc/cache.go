@@ -1,6 +1,10 @@
 package osc
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/strakefs/strake/fs/ldlm"
+)
 
 // Sizes of the buffers that hold dirty data. A small one is a page of the machine, so that a random 4 KiB write costs
 // 4 KiB; a large one keeps the list of a streaming write short: 16 pieces in an RPC of 1 MiB.
@@ -21,7 +25,10 @@ const (
 type page struct {
 	start, end uint64
 	base       uint64
-	buf        []byte
+	// lock is the one under which the newest of the bytes were gathered, 0 without locks. It covers some of them, and it is
+	// held or being revoked for as long as they are dirty.
+	lock ldlm.Handle
+	buf  []byte
 }
 
 func (p *page) bytes(start, end uint64) []byte { return p.buf[start-p.base : end-p.base] }

@@ -68,15 +68,13 @@ func (o *Object) glimpse(ctx context.Context) (Glimpse, error) {
 			return g, nil
 		}
 		return o.ask(ctx)
-	case !l.HasLVB:
-		err = status.Errorf(status.Protocol, "osc: %s: a glimpse of object %v without a lock value block", o.osc.o.Name, o.id)
 	}
 	o.osc.granted(v, &l)
 	if l.Handle != 0 {
 		o.osc.locks.Unpin(l.Handle)
 	}
-	if err != nil {
-		return Glimpse{}, err
+	if !l.HasLVB {
+		return Glimpse{}, status.Errorf(status.Protocol, "osc: %s: a glimpse of object %v with a bad lock value block", o.osc.o.Name, o.id)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

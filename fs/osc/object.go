@@ -151,11 +151,11 @@ func (o *Object) put(b []byte, off uint64, mtime attr.Time, lock ldlm.Handle) (i
 		part := b[n:]
 		part = part[:min(uint64(len(part)), (bl.index+1)*size-pos)]
 		clean, before := len(bl.dirty) == 0, bl.size
-		k, why := bl.put(o.osc, part, pos)
+		k, why := bl.put(o.osc, part, pos, lock)
 		n += k
 		o.dirty += int64(bl.size - before)
 		if k > 0 {
-			bl.mtime, bl.lock = bl.mtime.Later(mtime), lock
+			bl.mtime = bl.mtime.Later(mtime)
 			if clean {
 				o.osc.dirtied(bl)
 			}

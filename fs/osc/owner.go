@@ -96,7 +96,7 @@ func (c *OSC) dropPages(ctx context.Context, v *cover, e extent.Extent) {
 	}
 }
 
-// Glimpse implements lockcache.Owner: what is dirty or unanswered; the OST has all else.
+// Glimpse implements lockcache.Owner: what is dirty or unanswered, which may be nothing; the OST has all else.
 func (w owner) Glimpse(res ldlm.ResID, _ any, to *ldlm.LVB) bool {
 	list := w.c.live.find(res.Object(), nil, nil)
 	for _, o := range list {
@@ -111,7 +111,7 @@ func (w owner) Glimpse(res ldlm.ResID, _ any, to *ldlm.LVB) bool {
 		to.Size, to.Blocks = max(to.Size, end), max(to.Blocks, blocks)
 		to.Mtime, to.Ctime = max(to.Mtime, ns), max(to.Ctime, ns)
 	}
-	return len(list) > 0
+	return true
 }
 
 // Lost implements lockcache.Owner: dirty data under lost locks is dropped, and its files are told once.
@@ -149,7 +149,7 @@ func (o *Object) lose(e extent.Extent) {
 				w.dropped, lost = true, true
 			}
 		}
-		if o.osc.locks != nil && bl.lock != 0 && o.cutLocked(bl, e) > 0 {
+		if o.cutLocked(bl, e) > 0 {
 			lost = true
 		}
 	}

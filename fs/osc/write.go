@@ -95,14 +95,14 @@ func (o *Object) freezeLocked(bl *block) {
 		w := o.osc.newWrite()
 		w.pages = append(w.pages[:0], pages[:n]...)
 		w.start, w.end, w.charged, w.mtime = pages[0].start, pages[n-1].end, size, bl.mtime
-		w.lock = bl.lock
+		w.lock = pages[0].lock
 		total += size
 		o.queueLocked(bl, w)
 		pages = pages[n:]
 	}
 	clear(bl.dirty)
 	bl.dirty = bl.dirty[:0]
-	bl.mtime, bl.size, bl.lock = attr.Time{}, 0, 0
+	bl.mtime, bl.size = attr.Time{}, 0
 	o.osc.frozen(bl, total)
 }
 

@@ -245,7 +245,7 @@ func (c *OSC) newBlock(o *Object, index uint64) *block {
 func (c *OSC) freeBlock(bl *block) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	bl.obj, bl.lock = nil, 0
+	bl.obj = nil
 	if len(c.blocks) < pooledMax {
 		c.blocks = append(c.blocks, bl)
 	}

@@ -1,0 +1,358 @@
+package lov_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/ldlm"
+	"github.com/strakefs/strake/fs/lov"
+	"github.com/strakefs/strake/fs/osc"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
+)
+
+const stripe = layout.MinStripeSize
+
+func TestReaderSeesWhatAnotherClientWrote(t *testing.T) {
+	s := newSite(t, siteOptions{osts: 4})
+	a, b := s.join(osc.Options{MaxAge: time.Hour}), s.join(osc.Options{MaxAge: time.Hour})
+	fa, fb := a.open(7, 4), b.open(7, 4)
+	want := bytes.Repeat([]byte("strake! "), 40000)
+	mustWrite(t, fa, want, 100, false)
+	if fa.Dirty() == 0 {
+		t.Fatal("nothing was gathered")
+	}
+	// Glimpse while it is dirty, without a call-back.
+	g, err := fb.Glimpse(bg)
+	if err != nil || g.Size != 100+uint64(len(want)) || fa.Dirty() == 0 || g.Mtime.Sec == 0 || g.Ctime.Sec == 0 {
+		t.Fatalf("%+v, %d dirty: %v", g, fa.Dirty(), err)
+	}
+	if got := mustRead(t, fb, len(want)+1000, 100); !bytes.Equal(got, want) {
+		t.Fatalf("%d bytes, want %d", len(got), len(want))
+	}
+	if fa.Dirty() != 0 {
+		t.Fatal("read over dirty data")
+	}
+	mustWrite(t, fb, []byte("B"), 100, false)
+	if got := mustRead(t, fa, 1, 100); got[0] != 'B' {
+		t.Fatalf("%q", got)
+	}
+	if err := fb.Truncate(bg, 5, now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := fb.Truncate(bg, 200000, now()); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []*lov.File{fa, fb} {
+		if got := mustRead(t, f, 300000, 0); !bytes.Equal(got, make([]byte, 200000)) {
+			t.Fatalf("%d bytes after shrinking and growing", len(got))
+		}
+	}
+}
+
+// TestFileClosedWithDirtyDataIsOpenedAgain: the new File sees what the old one has not written back.
+func TestFileClosedWithDirtyDataIsOpenedAgain(t *testing.T) {
+	s := newSite(t, siteOptions{osts: 1})
+	a := s.join(osc.Options{MaxAge: time.Hour})
+	old := a.open(7, 1)
+	mustWrite(t, old, []byte("first"), 0, false)
+	f := a.open(7, 1)
+	if g, err := f.Glimpse(bg); err != nil || g.Size != 5 {
+		t.Fatalf("%+v: %v", g, err)
+	}
+	if got := mustRead(t, f, 10, 0); string(got) != "first" {
+		t.Fatalf("%q", got)
+	}
+	mustWrite(t, old, []byte("XXXXX"), 0, false)
+	mustWrite(t, f, []byte("y"), 2, false)
+	if err := f.Flush(bg); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustRead(t, s.join(osc.Options{}).open(7, 1), 10, 0); string(got) != "XXyXX" {
+		t.Fatalf("%q", got)
+	}
+}
+
+// TestOverlappingWritesAreAtomic: two clients write the same bytes over several stripes; who reads sees one of them whole.
+func TestOverlappingWritesAreAtomic(t *testing.T) {
+	s := newSite(t, siteOptions{osts: 4})
+	const span = 5 * stripe
+	var g sync.WaitGroup
+	for i := range 3 {
+		n := s.join(osc.Options{MaxAge: 5 * time.Millisecond})
+		f := n.open(7, 4)
+		g.Go(func() {
+			h := lov.How{}
+			for k := range 25 {
+				b := bytes.Repeat([]byte{byte(1 + i + 3*k)}, span)
+				if _, err := f.Write(bg, [][]byte{b[:1000], b[1000:]}, 300, now(), &h); err != nil {
+					t.Error(err)
+				}
+				got := make([]byte, span)
+				m, err := f.ReadAt(bg, got, 300)
+				if err != nil || m != span {
+					t.Errorf("%d: %v", m, err)
+					return
+				}
+				for j := range got {
+					if got[j] != got[0] {
+						t.Errorf("byte %d is %d, the first %d", j, got[j], got[0])
+						return
+					}
+				}
+			}
+		})
+	}
+	g.Wait()
+	if n := s.evictions(); n != 0 {
+		t.Fatalf("%d evictions", n)
+	}
+}
+
+func TestAppendFromFourClients(t *testing.T) {
+	for _, stripes := range []int{1, 3} {
+		s := newSite(t, siteOptions{osts: 3})
+		const size, each = 1000, 60
+		var g sync.WaitGroup
+		for i := range 4 {
+			f := s.join(osc.Options{}).open(7, stripes)
+			g.Go(func() {
+				for k := range each {
+					rec := bytes.Repeat([]byte{byte(i*each + k)}, size)
+					off, n, err := f.Append(bg, [][]byte{rec[:10], rec[10:]}, now(), k%7 == 0)
+					if err != nil || n != size || off%size != 0 {
+						t.Errorf("append at %d of %d: %v", off, n, err)
+						return
+					}
+				}
+			})
+		}
+		g.Wait()
+		got := mustRead(t, s.join(osc.Options{}).open(7, stripes), 5*each*size, 0)
+		if len(got) != 4*each*size {
+			t.Fatalf("%d bytes, want %d", len(got), 4*each*size)
+		}
+		seen := map[byte]bool{}
+		for r := 0; r < len(got); r += size {
+			if !bytes.Equal(got[r:r+size], bytes.Repeat(got[r:r+1], size)) || seen[got[r]] {
+				t.Fatalf("record at %d is torn, or there twice", r)
+			}
+			seen[got[r]] = true
+		}
+	}
+}
+
+// TestTruncateAgainstWriter: nothing that was cut off comes back, and nothing written afterwards is lost.
+func TestTruncateAgainstWriter(t *testing.T) {
+	s := newSite(t, siteOptions{osts: 3})
+	fa, fb := s.join(osc.Options{}).open(7, 3), s.join(osc.Options{}).open(7, 3)
+	rnd := rand.New(rand.NewPCG(seed(t), 1))
+	for range 60 {
+		size := 1 + rnd.Uint64N(5*stripe)
+		mustWrite(t, fa, bytes.Repeat([]byte{1}, 5*stripe), 0, false)
+		if err := fb.Truncate(bg, size, now()); err != nil {
+			t.Fatal(err)
+		}
+		g, err := fa.Glimpse(bg)
+		if err != nil || g.Size != size {
+			t.Fatalf("size %d, cut at %d: %v", g.Size, size, err)
+		}
+		mustWrite(t, fa, []byte{2}, 5*stripe, false)
+		got := mustRead(t, fb, 6*stripe, 0)
+		if len(got) != 5*stripe+1 || got[5*stripe] != 2 || bytes.Count(got, []byte{1}) != int(size) {
+			t.Fatalf("%d bytes, %d ones of %d", len(got), bytes.Count(got, []byte{1}), size)
+		}
+	}
+}
+
+// TestOneRevocationWithThreeDirtyFiles: a lock that covers much goes back while three objects are dirty.
+func TestOneRevocationWithThreeDirtyFiles(t *testing.T) {
+	s := newSite(t, siteOptions{osts: 1})
+	a, b := s.join(osc.Options{MaxAge: time.Hour}), s.join(osc.Options{})
+	for i := range uint64(3) {
+		mustWrite(t, a.open(10+i, 1), bytes.Repeat([]byte{byte(i + 1)}, 100000), 5, false)
+	}
+	for i := range uint64(3) {
+		got := mustRead(t, b.open(10+i, 1), 200000, 5)
+		if !bytes.Equal(got, bytes.Repeat([]byte{byte(i + 1)}, 100000)) {
+			t.Fatalf("file %d: %d bytes", i, len(got))
+		}
+	}
+}
+
+func TestEvictedClientDropsWhatItHasNotWritten(t *testing.T) {
+	s := newSite(t, siteOptions{osts: 2})
+	a, b := s.join(osc.Options{MaxAge: time.Hour}), s.join(osc.Options{})
+	fa, fb := a.open(7, 2), b.open(7, 2)
+	mustWrite(t, fa, bytes.Repeat([]byte("A"), 2*stripe), 0, false)
+	if err := fa.Sync(bg); err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, fa, bytes.Repeat([]byte("S"), 2*stripe), 0, false)
+	s.osts[0].evictClient(a)
+	mustWrite(t, fb, bytes.Repeat([]byte("B"), 2*stripe), 0, false)
+	if err := fb.Sync(bg); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(bg, 10*time.Second)
+	defer cancel()
+	for err := error(nil); err == nil; {
+		if err = fa.Flush(ctx); err != nil && !errors.Is(err, status.IO) {
+			t.Fatal(err)
+		}
+	}
+	if err := fa.Sync(bg); err != nil {
+		t.Fatalf("told twice: %v", err)
+	}
+	want := bytes.Repeat([]byte("B"), 2*stripe)
+	if got := mustRead(t, fa, 3*stripe, 0); !bytes.Equal(got, want) {
+		t.Fatal("stale data reached the file")
+	}
+	if got := mustRead(t, s.join(osc.Options{}).open(7, 2), 3*stripe, 0); !bytes.Equal(got, want) {
+		t.Fatal("stale data reached the file")
+	}
+}
+
+// TestRestartedOSTGetsTheLocksBack: dirty data outlives the OST's restart under its lock; requests on their way too.
+func TestRestartedOSTGetsTheLocksBack(t *testing.T) {
+	s := newSite(t, siteOptions{osts: 2})
+	a, b := s.join(osc.Options{MaxAge: time.Hour, MaxInFlight: 8}), s.join(osc.Options{})
+	fa, fb := a.open(7, 2), b.open(7, 2)
+	mustWrite(t, fb, []byte("x"), 20*stripe, false)
+	if err := fb.Sync(bg); err != nil {
+		t.Fatal(err)
+	}
+	want := bytes.Repeat([]byte("dirty"), 100000)
+	mustWrite(t, fa, want, 0, false)
+	// All slots are full of writes when the OST goes.
+	hold := make(chan struct{})
+	x := s.osts[0]
+	x.mu.Lock()
+	x.hold = hold
+	x.mu.Unlock()
+	var g sync.WaitGroup
+	for i := range 12 {
+		f := a.open(uint64(100+i), 1)
+		g.Go(func() {
+			mustWrite(t, f, bytes.Repeat([]byte{byte(i)}, 1000), 0, false)
+			if err := f.Sync(bg); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for x.count(wire.OpWrite) < 8 {
+		time.Sleep(time.Millisecond)
+	}
+	x.mu.Lock()
+	x.hold = nil
+	x.mu.Unlock()
+	x.restart()
+	close(hold)
+	if got := mustRead(t, fb, len(want), 0); !bytes.Equal(got, want) {
+		t.Fatal("dirty data did not outlive the restart")
+	}
+	g.Wait()
+	for i := range 12 {
+		if got := mustRead(t, b.open(uint64(100+i), 1), 2000, 0); !bytes.Equal(got, bytes.Repeat([]byte{byte(i)}, 1000)) {
+			t.Fatalf("file %d: %d bytes", i, len(got))
+		}
+	}
+	if err := fa.TakeError(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestContendedObjectIsUsedWithoutLocks: the OST asks for it, and calls that can tell their caller go without.
+func TestContendedObjectIsUsedWithoutLocks(t *testing.T) {
+	s := newSite(t, siteOptions{osts: 1, limits: ldlm.Limits{ContendedLocks: 2, ContentionWindow: time.Minute, ContentionHold: time.Minute}})
+	const rec = 47008
+	var g sync.WaitGroup
+	uncached := make([]int, 4)
+	for i := range 4 {
+		f := s.join(osc.Options{}).open(7, 1)
+		g.Go(func() {
+			h := lov.How{}
+			for k := range 40 {
+				b := bytes.Repeat([]byte{byte(1 + i*40 + k)}, rec)
+				off := uint64((k*4 + i) * rec)
+				if _, err := f.Write(bg, [][]byte{b}, off, now(), &h); err != nil {
+					t.Error(err)
+				}
+				if h.Uncached {
+					uncached[i]++
+				}
+				if _, err := f.Write(bg, [][]byte{b}, 160*rec, now(), &h); err != nil {
+					t.Error(err)
+				}
+				if h.Uncached {
+					uncached[i]++
+				}
+				got := make([]byte, rec)
+				if n, err := f.Read(bg, got, 160*rec, &h); n != rec || err != nil || !bytes.Equal(got, bytes.Repeat(got[:1], rec)) {
+					t.Errorf("%d of the record that all write: %v", n, err)
+				}
+				if n, err := f.Read(bg, got, off, &h); n != rec || err != nil || !bytes.Equal(got, b) {
+					t.Errorf("%d of record %d: %v", n, k, err)
+				}
+			}
+		})
+	}
+	g.Wait()
+	total := 0
+	for _, n := range uncached {
+		total += n
+	}
+	if total == 0 {
+		t.Fatal("no write went without a lock")
+	}
+	t.Logf("%d of 320 writes without a lock", total)
+	got := mustRead(t, s.join(osc.Options{}).open(7, 1), 200*rec, 0)
+	for r := 0; r < 160; r++ {
+		if want := byte(1 + r%4*40 + r/4); !bytes.Equal(got[r*rec:(r+1)*rec], bytes.Repeat([]byte{want}, rec)) {
+			t.Fatalf("record %d is wrong", r)
+		}
+	}
+}
+
+// TestDirectIOIsCoherent: direct calls take no lock of their own, and see and are seen all the same.
+func TestDirectIOIsCoherent(t *testing.T) {
+	s := newSite(t, siteOptions{osts: 1})
+	a, b := s.join(osc.Options{MaxAge: time.Hour}), s.join(osc.Options{MaxAge: time.Hour})
+	fa, fb := a.open(7, 1), b.open(7, 1)
+	mustWrite(t, fa, bytes.Repeat([]byte("a"), 8192), 0, false)
+	h := lov.How{Direct: true}
+	got := make([]byte, 8192)
+	if n, err := fb.Read(bg, got, 0, &h); n != 8192 || err != nil || got[5000] != 'a' {
+		t.Fatalf("%d: %v", n, err)
+	}
+	if _, err := fb.Write(bg, [][]byte{bytes.Repeat([]byte("b"), 4096)}, 0, now(), &h); err != nil {
+		t.Fatal(err)
+	}
+	enqueues := s.osts[0].count(wire.OpEnqueue)
+	if got := mustRead(t, fa, 8192, 0); got[0] != 'b' || got[4096] != 'a' {
+		t.Fatalf("%c %c", got[0], got[4096])
+	}
+	for i := range 20 {
+		if n, err := fb.Read(bg, got[:4096], 4096, &h); n != 4096 || err != nil || got[0] != 'a' {
+			t.Fatalf("read %d: %d: %v", i, n, err)
+		}
+	}
+	if n := s.osts[0].count(wire.OpEnqueue) - enqueues; n > 1 { // that of fa's read
+		t.Fatalf("%d locks asked for by direct reads", n)
+	}
+	// The one who wrote without a lock knows his size.
+	if _, err := fb.Write(bg, [][]byte{got[:4096]}, 1<<20, now(), &h); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []*lov.File{fa, fb} {
+		if g, err := f.Glimpse(bg); err != nil || g.Size != 1<<20+4096 {
+			t.Fatalf("%+v: %v", g, err)
+		}
+	}
+}
