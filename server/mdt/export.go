@@ -140,15 +140,15 @@ func (h *Handler) ExportGone(x *target.Export) {
 	if !ok {
 		return
 	}
-	if s.locks != nil {
-		s.locks.Gone()
-	}
 	s.mu.Lock()
 	handles, writing := s.handles, s.writing
 	s.handles, s.folders, s.writing = map[uint64]handle{}, map[fid.FID]int{}, map[fid.FID]struct{}{}
 	s.mu.Unlock()
 	for f := range writing {
 		h.opens.evictWriter(f, s)
+	}
+	if s.locks != nil {
+		s.locks.Gone()
 	}
 	e := env.New()
 	for _, v := range handles {

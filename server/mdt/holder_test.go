@@ -196,3 +196,11 @@ func (h *holder) lockOf(f fid.FID, b ldlm.Bits) uint64 {
 	}
 	return 0
 }
+
+// has reports whether a lock is still held.
+func (h *holder) has(lock uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, ok := h.locks[lock]
+	return ok
+}

@@ -15,7 +15,7 @@ import (
 )
 
 // renameRes is the file system's rename lock. It is no inode's, and no client may ask for it.
-var renameRes = ldlm.PlainRes(0, 0)
+func renameRes() ldlm.ResID { return ldlm.PlainRes(0, 0) }
 
 // Bits of an inode that operations take, beside single ones.
 const (
@@ -78,7 +78,7 @@ func (s *lockSet) begin(h *Handler, e *env.Env, cause ldlm.ClientID) {
 }
 
 // rename names the rename lock, EX or CW.
-func (s *lockSet) rename(m ldlm.Mode) { s.add(want{res: renameRes, mode: m, level: levelRename}) }
+func (s *lockSet) rename(m ldlm.Mode) { s.add(want{res: renameRes(), mode: m, level: levelRename}) }
 
 // folder names the lock of a folder in which names change (CW), or which must stay as it is (CR).
 func (s *lockSet) folder(f fid.FID, m ldlm.Mode) {
