@@ -100,13 +100,18 @@ func (e experiment) run(ctx context.Context, out io.Writer) error {
 	}
 	done := report{Experiment: e.name, Machine: describe(ctx, base), Conditions: e.conditions, Rounds: e.rounds,
 		Base: e.base, Judged: e.judged, Rows: found.rows(e.contest)}
+	failed, kept := err != nil, false
 	for _, s := range list {
-		err = errors.Join(err, s.close())
+		err = errors.Join(err, s.close(failed))
+		kept = kept || failed && s.name != given
 	}
-	if err != nil {
+	if kept {
+		return fmt.Errorf("%w (data and logs stay in %s)", err, base)
+	}
+	if err != nil && !failed {
 		return err // something may still be mounted below base
 	}
-	if err := os.RemoveAll(base); err != nil { // no mount is below it any more
+	if err = errors.Join(err, os.RemoveAll(base)); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
 	if e.json {

@@ -46,6 +46,9 @@ func TestHardOnPlainFolders(t *testing.T) {
 	if _, err = run("--mounts", mnt+","+t.TempDir()); err == nil {
 		t.Error("two folders that are not the same pass for one file system")
 	}
+	if left, err := os.ReadDir(mnt); err != nil || len(left) != 0 {
+		t.Errorf("a failure leaves %v (%v)", left, err)
+	}
 	if _, err = run("--mounts", mnt); err == nil {
 		t.Error("one folder passes for two mounts")
 	}

@@ -140,7 +140,7 @@ func (r report) print(w io.Writer) error {
 			fmt.Fprintf(t, "\t%s ±%.0f%%", number(f.Median), 50*f.Spread)
 			switch {
 			case f.Ratio != nil:
-				fmt.Fprintf(t, "\t%.2f", *f.Ratio)
+				fmt.Fprintf(t, "\t%s", ratioText(*f.Ratio))
 			case f.System != r.Base:
 				fmt.Fprint(t, "\t-")
 			}
@@ -165,6 +165,14 @@ func (r report) columns() (names []string) {
 		}
 	}
 	return names
+}
+
+// ratioText prints a ratio by two digits behind the point, and by more what would look like nothing.
+func ratioText(v float64) string {
+	if v < 0.095 {
+		return fmt.Sprintf("%.2g", v)
+	}
+	return fmt.Sprintf("%.2f", v)
 }
 
 // number prints three digits at least of a figure.

@@ -84,3 +84,16 @@ func TestSpread(t *testing.T) {
 		}
 	}
 }
+
+func TestFiguresAsText(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 0.0048: "0.0048", 0.094: "0.094", 0.096: "0.10", 1.4: "1.40"} {
+		if got := ratioText(v); got != want {
+			t.Errorf("the ratio %v is printed as %s, want %s", v, got, want)
+		}
+	}
+	for v, want := range map[float64]string{0: "0", 5.678: "5.68", 56.78: "56.8", 567.8: "568"} {
+		if got := number(v); got != want {
+			t.Errorf("the figure %v is printed as %s, want %s", v, got, want)
+		}
+	}
+}

@@ -85,8 +85,9 @@ func (s *system) remount() error {
 	return nil
 }
 
-// close stops the processes, the mount's first, and removes the data.
-func (s *system) close() error {
+// close stops the processes, the mount's first, and removes data and logs, unless they are to be kept for who looks for
+// the reason of a failure. Of a given system the folder that was worked in is removed in any case.
+func (s *system) close(keep bool) error {
 	var errs []error
 	if s.own && mounted(s.mnts[0]) {
 		errs = append(errs, unix.Unmount(s.mnts[0], 0)) // its process ends by itself
@@ -102,7 +103,10 @@ func (s *system) close() error {
 			}
 		}
 	}
-	return errors.Join(append(errs, os.RemoveAll(s.base))...)
+	if !keep || s.name == given {
+		errs = append(errs, os.RemoveAll(s.base))
+	}
+	return errors.Join(errs...)
 }
 
 // startGiven makes a folder in the first of the mount points, which other mounts show as well, and returns a system that
