@@ -54,3 +54,10 @@ func (n *Node) Locks() []TargetLocks {
 	}
 	return all
 }
+
+// HasMDT reports whether this node serves an MDT that [Node.Paths] can ask. Precondition: Start has returned.
+func (n *Node) HasMDT() bool { return n.mds != nil && n.mds.mdt != nil }
+
+// Paths returns the paths of a file from the file system's root, without a leading slash but for the root itself, for who
+// shows a FID. It may wait for the disk. Precondition: HasMDT.
+func (n *Node) Paths(f fid.FID) ([]string, error) { return n.mds.mdt.Paths(f) }

@@ -13,8 +13,8 @@ import (
 	"github.com/strakefs/strake/ui/dash"
 )
 
-// errNoMount says that nobody here can be asked for a path.
-var errNoMount = errors.New("this process has no mount")
+// errNobody says that nobody here can be asked for a path.
+var errNobody = errors.New("this process has neither an MDT nor a mount")
 
 // contended gives the dashboard the resources that several want, up to limit of each target.
 func (p *Process) contended(limit int) []dash.LockResource {
@@ -77,11 +77,13 @@ func extentOf(e extent.Extent) string {
 	return fmt.Sprintf("[%d, %d)", e.Start, e.End)
 }
 
-// paths finds the paths of a file through a mount of this process.
+// paths finds the paths of a file at this process's MDT, or through a mount.
 func (p *Process) paths(ctx context.Context, f fid.FID) ([]string, error) {
-	m := p.first.Load()
-	if m == nil {
-		return nil, errNoMount
+	if n := p.node.Load(); n != nil && n.HasMDT() {
+		return n.Paths(f)
 	}
-	return m.Paths(ctx, f)
+	if m := p.first.Load(); m != nil {
+		return m.Paths(ctx, f)
+	}
+	return nil, errNobody
 }
