@@ -159,6 +159,18 @@ func (s *Server) Prolong(cl *Client, h ldlm.Handle) bool {
 	return true
 }
 
+// prolongedUntil is how long a called-back lock of the client may stay out at most, which begins when it is first prolonged or spared.
+func (s *Server) prolongedUntil(cl *Client, h ldlm.Handle) time.Duration {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	until, known := cl.prolong[h]
+	if !known {
+		until = s.now() + prolongCap*s.ns.Limits().LockTimeout
+		cl.prolong[h] = until
+	}
+	return until
+}
+
 // unprolong forgets the caps of locks that were given back.
 func (cl *Client) unprolong(handles []ldlm.Handle) {
 	cl.mu.Lock()

@@ -49,7 +49,7 @@ type Options struct {
 	// Client.Gone. nil calls Gone at once. It may wait; for one client it is not called twice at the same time.
 	Evict func(c *Client, why string)
 	// Busy reports whether a request of the client works under a lock of the resource now; such a client is spared for
-	// another timeout. nil: never.
+	// another timeout, up to ten in all. nil: never.
 	Busy func(c *Client, id ldlm.ResID) bool
 	// Limits are the engine's; zero fields are its defaults.
 	Limits ldlm.Limits

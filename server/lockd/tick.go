@@ -44,7 +44,7 @@ func (s *Server) tick() {
 // expired deals with a lock whose time is up.
 func (s *Server) expired(f *ldlm.Effect) {
 	cl := s.client(f.Client)
-	if cl == nil || s.o.Busy != nil && s.o.Busy(cl, f.Res) {
+	if cl == nil || s.o.Busy != nil && s.o.Busy(cl, f.Res) && s.now() < s.prolongedUntil(cl, f.Handle) {
 		return
 	}
 	s.evict(cl, fmt.Sprintf("it did not give back its %v lock on %v within %v", f.Desc.Mode, f.Res, s.ns.Limits().LockTimeout))

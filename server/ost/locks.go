@@ -260,3 +260,6 @@ func nanoseconds(t attr.Time) int64 {
 	const most = math.MaxInt64/1_000_000_000 - 1
 	return min(max(t.Sec, -most), most)*1_000_000_000 + int64(t.Nsec)
 }
+
+// Locks is the namespace, for figures and dumps.
+func (o *OST) Locks() *lockd.Server { return o.locks }
