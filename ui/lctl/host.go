@@ -19,7 +19,7 @@ type host struct {
 	sockets []string // files and folders; none: all of this host
 }
 
-// paths are the sockets to try: those that the user named, then those that were found.
+// paths are the sockets to try, each once: those that the user named, then those that were found.
 func (h *host) paths() (named, found []string) {
 	folders := param.Folders()
 	if len(h.sockets) > 0 {
@@ -28,11 +28,12 @@ func (h *host) paths() (named, found []string) {
 	for _, s := range h.sockets {
 		if fi, err := os.Stat(s); err == nil && fi.IsDir() {
 			folders = append(folders, s)
-		} else {
+		} else if !slices.Contains(named, s) {
 			named = append(named, s)
 		}
 	}
-	return named, param.Sockets(folders)
+	found = slices.DeleteFunc(param.Sockets(folders), func(s string) bool { return slices.Contains(named, s) })
+	return named, found
 }
 
 // dialed is what came of one socket.

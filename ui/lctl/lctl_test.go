@@ -269,6 +269,14 @@ func TestNarrowing(t *testing.T) {
 	if out, _, code := h.callAt([]string{"--sock", s.Path()}, "get_param", "process.goroutines"); code != 0 || out != "process.goroutines=50\n" {
 		t.Error(code, out)
 	}
+	// A socket that is named twice, once by its folder, is asked once.
+	if out, stderr, code := h.call("--sock", s.Path(), "--sock", s.Path(), "set_param", "process.goroutines=1"); out != "" || code != 13 ||
+		strings.Count(stderr, "\n") != 1 {
+		t.Error(code, out, stderr)
+	}
+	if out, _, code := h.call("--sock", s.Path(), "dl"); code != 0 || strings.Count(out, " mdt ") != 1 {
+		t.Error(code, out)
+	}
 	_, stderr, code := h.callAt([]string{"--sock", filepath.Join(h.dir, "absent.sock")}, "get_param", "x")
 	if code != 2 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "absent.sock") {
 		t.Error(code, stderr)
