@@ -24,7 +24,7 @@ export function TablesAnswer({ view }: { view: HashTables }) {
   if (tables.length > 0) cells.push(<Cell key="tables" name="Tables" figure={[count(tables.length), '']} />)
   if (entries !== null) cells.push(<Cell key="entries" name="Entries" figure={[count(entries), '']} />)
   if (memory !== null) cells.push(<Cell key="memory" name="Memory" figure={bytesParts(memory)} />)
-  if (longest) cells.push(<Cell key="longest" name="Longest chain" figure={[count(longest.maxdep!), '']} note={longest.name} />)
+  if (longest) cells.push(<Cell key="longest" name="Longest chain" figure={[count(longest.maxdep!), '']} note={longest.table.replace('ldlm.namespaces.', '')} wide />)
   if (hits !== null && misses !== null && hits + misses > 0) {
     cells.push(<Cell key="found" name="Searches that found" figure={[percent(hits / (hits + misses)), '']} note={`of ${count(hits + misses)}`} />)
   }

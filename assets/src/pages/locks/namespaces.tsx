@@ -82,11 +82,11 @@ export function Servers({ locks }: { locks: Locks }) {
             </Cell>
             <Cell name={head[3]!}>
               <Figure v={n.blocking_asts} of="in all" />
-              <Took times={n.ast_time} what="answered" />
+              <Took times={n.ast_time} what="of ASTs" />
             </Cell>
             <Cell name={head[4]!}>
               <Figure v={n.waited} of="in all" />
-              <Took times={n.wait_time} what="granted" />
+              <Took times={n.wait_time} what="of waits" />
             </Cell>
             <Cell name={head[5]!}>
               <Figure v={n.lock_timeouts} of="timeouts" bad />

@@ -18,8 +18,8 @@ export function Resources({ locks }: { locks: Locks }) {
               <tr>
                 <th scope="col">Resource</th>
                 <th scope="col" class="right">Waiting</th>
-                <th scope="col">Held by</th>
-                <th scope="col">Wanted by</th>
+                <th scope="col" class="col-held">Held by</th>
+                <th scope="col" class="col-wanted">Wanted by</th>
               </tr>
             </thead>
             <tbody>
@@ -65,12 +65,10 @@ function ResourceRow({ resource: r }: { resource: LockResource }) {
         {r.contended && <span class="second">{r.type === 'extent' ? 'lockless now' : 'contended'}</span>}
       </td>
       <td class="cell-parties">
-        <span class="on-narrow muted">Held by</span>
-        <Parties parties={r.holders} of={r.granted} />
+        <Parties name="Held by" parties={r.holders} of={r.granted} />
       </td>
       <td class="cell-parties">
-        <span class="on-narrow muted">Wanted by</span>
-        <Parties parties={r.waiters} of={r.waiting} />
+        <Parties name="Wanted by" parties={r.waiters} of={r.waiting} />
       </td>
     </tr>
   )
@@ -78,24 +76,41 @@ function ResourceRow({ resource: r }: { resource: LockResource }) {
 
 const shownParties = 6
 
-function Parties({ parties, of }: { parties: Party[]; of: number }) {
-  const shown = parties.slice(0, shownParties)
-  const rest = Math.max(of, parties.length) - shown.length
+/** Locks that look the same, with how many there are. */
+function alike(parties: Party[]): { party: Party; n: number }[] {
+  const all = new Map<string, { party: Party; n: number }>()
+  for (const party of parties) {
+    const key = [party.client, party.mode, party.bits, party.extent, party.called_back].join('\n')
+    const have = all.get(key)
+    if (have) have.n++
+    else all.set(key, { party, n: 1 })
+  }
+  return [...all.values()]
+}
+
+function Parties({ name, parties, of }: { name: string; parties: Party[]; of: number }) {
+  if (of === 0 && parties.length === 0) return null
+  const groups = alike(parties).slice(0, shownParties)
+  const rest = Math.max(of, parties.length) - groups.reduce((n, g) => n + g.n, 0)
   return (
-    <ul class="parties">
-      {shown.map((p, i) => (
-        <li key={i}>
-          <span class="mode">{p.mode}</span> <span class="party">{p.client}</span>{' '}
-          <span class="muted num">{[p.bits && bitsOf(p.bits), p.extent].filter(Boolean).join(' ')}</span>
-          {p.called_back && (
-            <span class="called">
-              <Status look="busy" word="called back" />
-            </span>
-          )}
-        </li>
-      ))}
-      {rest > 0 && <li class="muted num">and {count(rest)} more</li>}
-    </ul>
+    <>
+      <span class="on-narrow cell-name">{name}</span>
+      <ul class="parties">
+        {groups.map(({ party: p, n }, i) => (
+          <li key={i}>
+            <span class="mode">{p.mode}</span> <span class="party">{p.client}</span>{' '}
+            <span class="muted num">{[p.bits && bitsOf(p.bits), p.extent].filter(Boolean).join(' ')}</span>
+            {n > 1 && <span class="num times"> × {n}</span>}
+            {p.called_back && (
+              <span class="called">
+                <Status look="busy" word="called back" />
+              </span>
+            )}
+          </li>
+        ))}
+        {rest > 0 && <li class="muted num">and {count(rest)} more</li>}
+      </ul>
+    </>
   )
 }
 
