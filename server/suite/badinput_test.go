@@ -354,13 +354,33 @@ for n in null zero full random urandom; do cp -a /dev/$n "$d"/; done; mount --mo
 		says: []string{"/dev/fuse"}})
 }
 
-// TestSecondMountIsRefusedByName: one read-write mount until clients share locks; the first one goes on.
-func TestSecondMountIsRefusedByName(t *testing.T) {
+// TestSecondMountJoins: a second read-write mount of a running file system works beside the first, leaves in order, and
+// the first one goes on.
+func TestSecondMountJoins(t *testing.T) {
 	eachLayout(t, []string{layoutProcesses}, func(t *testing.T, c *cluster) {
 		c.real(t)
+		bin, err := strakeBinary()
+		must(t, err)
 		_, mnt := place(t)
-		refused(t, attempt{args: []string{"--role=client", "--mgs", c.mgs, "--mount", mnt, "--insecure"}, says: []string{"mount"}})
-		shell(t, c.folder(t), "echo x > f; test $(cat f) = x")
+		second := &node{name: "second", mnt: mnt, env: os.Environ(), log: filepath.Join(filepath.Dir(mnt), "second.log"),
+			args: []string{bin, "--role=client", "--mgs", c.mgs, "--mount", mnt, "--insecure"}}
+		must(t, second.start())
+		must(t, poll(startTimeout, func() error {
+			select {
+			case <-second.done:
+				return fmt.Errorf("the second mount has ended: %v\n%s", second.err, second.lastRun())
+			default:
+			}
+			if !isMounted(mnt) {
+				return retry("nothing is mounted on %s", mnt)
+			}
+			return nil
+		}))
+		dir := c.folder(t)
+		other := filepath.Join(mnt, filepath.Base(dir))
+		shell(t, "", fmt.Sprintf("echo x > %s/f; test $(cat %s/f) = x; echo y > %s/f; test $(cat %s/f) = y", dir, other, other, dir))
+		second.terminate(t)
+		shell(t, dir, "echo z > f; test $(cat f) = z")
 	})
 }
 

@@ -486,6 +486,18 @@ type logIn struct {
 	countOnly bool
 }
 
+func (l logIn) String() string {
+	switch {
+	case l.record != 0:
+		return fmt.Sprintf("append %x", l.record)
+	case l.countOnly:
+		return "count of records"
+	}
+	return "read of all records"
+}
+
+func (l logState) String() string { return fmt.Sprintf("%d records (hash %x)", l.n, l.hash) }
+
 func stepLog(state, in, out any) (bool, any) {
 	s, i := state.(logState), in.(logIn)
 	switch {
