@@ -2,6 +2,7 @@ package server
 
 import (
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/server/lockd"
 )
 
@@ -17,39 +18,39 @@ type objectOwned interface {
 	ObjectOwner(o fid.ObjectID) (file fid.FID, stripe uint32, ok bool)
 }
 
-// TargetLocks is the lock server of one target.
-type TargetLocks struct {
-	Target string // "strake-OST0000"
-	Locks  *lockd.Server
-	owner  objectOwned
+// Contended is a resource that several want, with what the node knows of it.
+type Contended struct {
+	lockd.Contended
+	Namespace string // ldlm.namespaces.<that>
+	// File and Stripe say what an object belongs to; the zero FID when that is not known, or when it is no object.
+	File   fid.FID
+	Stripe uint32
 }
 
-// Owner returns the file that an object of the target belongs to and its stripe's index in it, as far as the target has it
-// in memory.
-func (t *TargetLocks) Owner(o fid.ObjectID) (file fid.FID, stripe uint32, ok bool) {
-	if t.owner == nil {
-		return fid.FID{}, 0, false
-	}
-	return t.owner.ObjectOwner(o)
-}
-
-// Locks returns the lock servers of this node's targets, the MDT's first. Precondition: Start has returned.
-func (n *Node) Locks() []TargetLocks {
-	var all []TargetLocks
-	add := func(name string, target any) {
+// Contended returns the resources that several want, up to limit of each target of this node. It walks the resource tables:
+// it is for people. Precondition: Start has returned.
+func (n *Node) Contended(limit int) []Contended {
+	var all []Contended
+	add := func(target any) {
 		t, ok := target.(lockServed)
 		if !ok || t.LockServer() == nil {
 			return
 		}
-		owner, _ := target.(objectOwned)
-		all = append(all, TargetLocks{Target: name, Locks: t.LockServer(), owner: owner})
+		locks := t.LockServer()
+		for _, c := range locks.Contended(limit) {
+			d := Contended{Contended: c, Namespace: locks.Name()}
+			if owner, ok := target.(objectOwned); ok && c.Res.Type == ldlm.TypeExtent {
+				d.File, d.Stripe, _ = owner.ObjectOwner(c.Res.Object())
+			}
+			all = append(all, d)
+		}
 	}
-	if n.mds != nil && n.mds.mdt != nil {
-		add(n.mds.name, n.mds.mdt)
+	if n.HasMDT() {
+		add(n.mds.mdt)
 	}
 	for _, o := range n.oss {
 		if o.ost != nil {
-			add(o.name, o.ost)
+			add(o.ost)
 		}
 	}
 	return all

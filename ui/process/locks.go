@@ -9,7 +9,6 @@ import (
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/server"
-	"github.com/strakefs/strake/server/lockd"
 	"github.com/strakefs/strake/ui/dash"
 )
 
@@ -23,20 +22,17 @@ func (p *Process) contended(limit int) []dash.LockResource {
 		return nil
 	}
 	var all []dash.LockResource
-	targets := n.Locks()
-	for i := range targets {
-		for _, c := range targets[i].Locks.Contended(limit) {
-			all = append(all, resourceOf(&targets[i], &c))
-		}
+	for _, c := range n.Contended(limit) {
+		all = append(all, resourceOf(&c))
 	}
 	return all
 }
 
-func resourceOf(t *server.TargetLocks, c *lockd.Contended) dash.LockResource {
+func resourceOf(c *server.Contended) dash.LockResource {
 	r := dash.LockResource{
-		Namespace: t.Locks.Name(), Resource: c.Res.String(), Stripe: -1,
+		Namespace: c.Namespace, Resource: c.Res.String(), Stripe: -1,
 		Granted: c.Granted, Waiting: c.Waiting, Converting: c.Converting, Conflicts: c.Conflicts, Contended: c.Lockless,
-		Holders: partiesOf(c, c.Holders), Waiters: partiesOf(c, c.Waiters),
+		Holders: partiesOf(c, false), Waiters: partiesOf(c, true),
 	}
 	switch c.Res.Type {
 	case ldlm.TypeInodeBits:
@@ -45,8 +41,8 @@ func resourceOf(t *server.TargetLocks, c *lockd.Contended) dash.LockResource {
 		r.Type, r.FID = "flock", c.Res.FID()
 	case ldlm.TypeExtent:
 		r.Type, r.Object = "extent", c.Res.Object().String()
-		if f, stripe, ok := t.Owner(c.Res.Object()); ok {
-			r.FID, r.Stripe = f, int(stripe)
+		if !c.File.IsZero() {
+			r.FID, r.Stripe = c.File, int(c.Stripe)
 		}
 	default:
 		r.Type = "plain"
@@ -54,9 +50,13 @@ func resourceOf(t *server.TargetLocks, c *lockd.Contended) dash.LockResource {
 	return r
 }
 
-func partiesOf(c *lockd.Contended, parties []lockd.Party) []dash.LockParty {
-	all := make([]dash.LockParty, 0, len(parties))
-	for _, p := range parties {
+func partiesOf(c *server.Contended, waiting bool) []dash.LockParty {
+	from := c.Holders
+	if waiting {
+		from = c.Waiters
+	}
+	all := make([]dash.LockParty, 0, len(from))
+	for _, p := range from {
 		d := dash.LockParty{Client: p.Client, Mode: p.Mode.String(), CalledBack: p.Blocked}
 		switch c.Res.Type {
 		case ldlm.TypeInodeBits:

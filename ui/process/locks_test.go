@@ -22,16 +22,17 @@ func TestContendedForPage(t *testing.T) {
 		res    ldlm.ResID
 		bits   ldlm.Bits
 		extent extent.Extent
+		owner  fid.FID // of an object
 		want   dash.LockResource
 		party  dash.LockParty
 	}{
-		{"inode", ldlm.InodeRes(file), ldlm.Update, extent.Extent{},
+		{"inode", ldlm.InodeRes(file), ldlm.Update, extent.Extent{}, fid.FID{},
 			dash.LockResource{Type: "ibits", FID: file, Stripe: -1}, dash.LockParty{Bits: "UPDATE"}},
-		{"name in a folder", ldlm.NameRes(file, 99), ldlm.Update, extent.Extent{},
+		{"name in a folder", ldlm.NameRes(file, 99), ldlm.Update, extent.Extent{}, fid.FID{},
 			dash.LockResource{Type: "ibits", FID: file, Name: true, Stripe: -1}, dash.LockParty{Bits: "UPDATE"}},
-		{"object", ldlm.ObjectRes(fid.ObjectID{Group: 2, ID: 0x30}), 0, extent.Extent{Start: 4096, End: extent.EOF},
-			dash.LockResource{Type: "extent", Object: "0x2:0x30", Stripe: -1}, dash.LockParty{Extent: "[4096, EOF)"}},
-		{"part of an object", ldlm.ObjectRes(fid.ObjectID{ID: 1}), 0, extent.Extent{Start: 0, End: 10},
+		{"object", ldlm.ObjectRes(fid.ObjectID{Group: 2, ID: 0x30}), 0, extent.Extent{Start: 4096, End: extent.EOF}, file,
+			dash.LockResource{Type: "extent", FID: file, Object: "0x2:0x30", Stripe: 3}, dash.LockParty{Extent: "[4096, EOF)"}},
+		{"part of an object", ldlm.ObjectRes(fid.ObjectID{ID: 1}), 0, extent.Extent{Start: 0, End: 10}, fid.FID{},
 			dash.LockResource{Type: "extent", Object: "0x0:0x1", Stripe: -1}, dash.LockParty{Extent: "[0, 10)"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -53,7 +54,7 @@ func TestContendedForPage(t *testing.T) {
 			for len(all) == 0 {
 				all = s.Contended(4)
 			}
-			got := resourceOf(&server.TargetLocks{Locks: s}, &all[0])
+			got := resourceOf(&server.Contended{Contended: all[0], Namespace: s.Name(), File: tt.owner, Stripe: 3})
 			tt.party.Client, tt.party.Mode = "server", "EX"
 			want := tt.want
 			want.Namespace, want.Resource, want.Granted, want.Waiting = "x_strake-MDT0000", tt.res.String(), 1, 1
