@@ -90,6 +90,10 @@ func (f *File) readLockless(ctx context.Context, b []byte, c *layout.Chunk, h *H
 	if !f.locked.Load() || !h.Direct && !(h.mayUncache() && o.Lockless()) || o.Holds() {
 		return 0, false, nil
 	}
+	if held := h.holds(c.FileOffset, len(b)); !held.Empty() {
+		f.set.kernel.Hold(f.fid, held)
+		defer f.set.kernel.Free(f.fid, held)
+	}
 	n, err = o.ReadThrough(ctx, b, c.ObjectOffset)
 	if err != nil {
 		return 0, false, err

@@ -38,11 +38,11 @@ func (o *Object) fetch(ctx context.Context, b []byte, off uint64, lock ldlm.Hand
 		r.body.Lock, _ = o.osc.remote(lock)
 		r.reply.Reset()
 		r.req = rpc.Request{Op: wire.OpRead, Body: &r.body, Reply: &r.reply, Into: b[:n]}
-		err := o.osc.do(ctx, &r.req)
+		err := o.osc.doUnder(ctx, r.body.Lock, &r.req)
 		if r.body.Lock != 0 && status.Of(err) == status.BadHandle {
 			// The OST was started again since, or the lock is lost: it takes one of its own.
 			r.body.Lock = 0
-			err = o.osc.do(ctx, &r.req)
+			err = o.osc.doUnder(ctx, 0, &r.req)
 		}
 		got := r.req.N
 		r.req.Into = nil
@@ -115,7 +115,7 @@ func (c *OSC) sendUnder(w *write) error {
 			return errLost
 		}
 		w.body.Lock = h
-		err := c.do(&c.life, &w.req)
+		err := c.doUnder(&c.life, h, &w.req)
 		if h == 0 || status.Of(err) != status.BadHandle {
 			return err
 		}
@@ -135,7 +135,7 @@ func (o *Object) ReadThrough(ctx context.Context, b []byte, off uint64) (int, er
 	r.body.Object, r.body.Offset, r.body.Length, r.body.Lock = o.name(&r.id), off, uint32(n), 0
 	r.reply.Reset()
 	r.req = rpc.Request{Op: wire.OpRead, Body: &r.body, Reply: &r.reply, Into: b[:n]}
-	err := o.osc.do(ctx, &r.req)
+	err := o.osc.doUnder(ctx, 0, &r.req)
 	got := r.req.N
 	r.req.Into = nil
 	if err != nil {

@@ -178,7 +178,7 @@ func (o *Object) Flush(ctx context.Context, e extent.Extent) error {
 	for _, i := range o.indexesLocked(e) {
 		o.freezeLocked(o.blocks[i])
 	}
-	return o.settleLocked(ctx, e)
+	return o.settleLocked(ctx, e, false)
 }
 
 // Start queues what is dirty in e and does not wait.
@@ -194,15 +194,25 @@ func (o *Object) Start(e extent.Extent) {
 func (o *Object) Settle(ctx context.Context, e extent.Extent) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.settleLocked(ctx, e)
+	return o.settleLocked(ctx, e, false)
 }
 
-func (o *Object) settleLocked(ctx context.Context, e extent.Extent) error {
+// giveBack is Flush for a lock that goes back: of what went under no lock nothing is waited for.
+func (o *Object) giveBack(ctx context.Context, e extent.Extent) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, i := range o.indexesLocked(e) {
+		o.freezeLocked(o.blocks[i])
+	}
+	return o.settleLocked(ctx, e, true)
+}
+
+func (o *Object) settleLocked(ctx context.Context, e extent.Extent, locked bool) error {
 	if len(o.blocks) == 0 {
 		return nil
 	}
 	seq := o.osc.lastSeq()
-	for o.unansweredLocked(e, seq) {
+	for o.unansweredLocked(e, seq, locked) {
 		if o.done == nil {
 			o.done = make(chan struct{})
 		}
@@ -222,10 +232,10 @@ func (o *Object) settleLocked(ctx context.Context, e extent.Extent) error {
 	return nil
 }
 
-func (o *Object) unansweredLocked(e extent.Extent, seq uint64) bool {
+func (o *Object) unansweredLocked(e extent.Extent, seq uint64, locked bool) bool {
 	for _, bl := range o.blocks {
 		for _, w := range bl.writes {
-			if w.seq <= seq && w.overlaps(e) {
+			if w.seq <= seq && w.overlaps(e) && !(locked && w.lockless()) {
 				return true
 			}
 		}

@@ -85,6 +85,7 @@ type OSC struct {
 	covers covers
 	live   live
 	replay replay
+	loose  loose
 	// maxDirty, maxInFlight and maxRPC are parameters: bytes, requests, bytes.
 	maxDirty, maxInFlight, maxRPC atomic.Int64
 
@@ -97,9 +98,8 @@ type OSC struct {
 	seq     uint64 // guarded by mu
 	oldest  *write // guarded by mu: unanswered writes in order of seq
 	newest  *write
-	queue   queue // guarded by mu: writes that may be sent
-	senders int   // guarded by mu
-	closed  bool  // guarded by mu
+	lines   [2]line // guarded by mu: writes that may be sent, under locks and under none
+	closed  bool    // guarded by mu
 	writes  []*write
 	blocks  []*block
 }
@@ -135,6 +135,7 @@ func New(o Options) *OSC {
 	c.maxDirty.Store(o.MaxDirtyBytes)
 	c.maxInFlight.Store(int64(o.MaxInFlight))
 	c.maxRPC.Store(int64(o.RPCBytes))
+	c.loose.limit(o.MaxInFlight)
 	c.brws.New = func() any { return new(brw) }
 	c.brw.Store(wire.BulkMax)
 	c.life.done = make(chan struct{})
@@ -156,6 +157,9 @@ func (c *OSC) Connected(r *wirepb.ConnectReply) {
 	c.grant.connected(r.Grant)
 	c.mu.Unlock()
 	c.cache.announce()
+	if n := int(r.MaxRpcsInFlight); n > 0 {
+		c.loose.limit(min(n, int(c.maxInFlight.Load())))
+	}
 	if c.locks != nil && c.locks.Connected(r) {
 		c.handBack()
 	}

@@ -82,7 +82,7 @@ func (w owner) Revoke(ctx context.Context, r *lockcache.Revocation) {
 		if r.Discard {
 			o.Discard()
 		}
-		if err := o.Flush(ctx, e); err != nil { // the cache is being closed, and so is the OSC
+		if err := o.giveBack(ctx, e); err != nil { // the cache is being closed, and so is the OSC
 			return
 		}
 	}

@@ -114,9 +114,16 @@ func (o *Object) queueLocked(bl *block, w *write) {
 	o.osc.enter(w, !w.blocked)
 }
 
+// lockless reports whether a write goes under no lock of this client, for a call that still waits for it. At the OST it may
+// wait for who wants a lock of this client; so nothing that a lock's way back needs waits for it. Calls that run at the
+// same time have no order; of a call that was interrupted the writes keep theirs.
+func (w *write) lockless() bool {
+	return w.lock == 0 && w.ticket != nil && !w.ticket.abandoned && w.obj.osc.locks != nil
+}
+
 func blockedBy(older []*write, w *write) bool {
 	for _, v := range older {
-		if v.overlaps(extent.Extent{Start: w.start, End: w.end}) {
+		if v.overlaps(extent.Extent{Start: w.start, End: w.end}) && !(w.lock != 0 && v.lockless()) {
 			return true
 		}
 	}

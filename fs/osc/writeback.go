@@ -150,22 +150,33 @@ func (c *OSC) push(w *write) {
 }
 
 func (c *OSC) pushLocked(w *write) {
-	c.queue.push(w)
-	if c.senders < int(c.maxInFlight.Load()) {
-		c.senders++
+	l := &c.lines[0]
+	if w.lock == 0 && c.locks != nil {
+		l = &c.lines[1]
+	}
+	l.queue.push(w)
+	if l.senders < int(c.maxInFlight.Load()) {
+		l.senders++
 		c.wg.Add(1)
-		go c.send()
+		go c.send(l)
 	}
 }
 
-// send sends queued writes until there are none.
-func (c *OSC) send() {
+// line is writes that may be sent, and how many goroutines send them. Those that go under no lock have a line of their own,
+// because they may wait at the OST.
+type line struct {
+	queue   queue
+	senders int
+}
+
+// send sends a line's writes until there are none.
+func (c *OSC) send(l *line) {
 	defer c.wg.Done()
 	for {
 		c.mu.Lock()
-		w := c.queue.pop()
+		w := l.queue.pop()
 		if w == nil {
-			c.senders--
+			l.senders--
 			c.mu.Unlock()
 			return
 		}
