@@ -40,7 +40,7 @@ func TestMemoryGuard(t *testing.T) {
 	shared.Register(reg)
 	c := newCluster(t, lockd.Options{Shared: shared, Stats: reg})
 	a := c.client("a")
-	const many = 6000
+	const many = 2500
 	for n := range many {
 		if _, _, err := a.lock(bits(uint32(n+1), ldlm.PR, ldlm.Update)); err != nil {
 			t.Fatal(err)
