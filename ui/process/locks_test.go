@@ -2,14 +2,26 @@ package process
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/extent"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/server"
+	"github.com/strakefs/strake/server/config"
 	"github.com/strakefs/strake/server/lockd"
 	"github.com/strakefs/strake/ui/dash"
 )
@@ -82,4 +94,105 @@ func TestPathsWithoutMount(t *testing.T) {
 	if got := (&Process{}).contended(3); got != nil {
 		t.Errorf("locks out of nowhere: %v", got)
 	}
+}
+
+// TestFlockOnDashboard holds that a file lock that somebody waits for is seen by an operator: which file, who holds it, who
+// waits, and nothing of it afterwards.
+func TestFlockOnDashboard(t *testing.T) {
+	if _, err := os.Stat("/dev/fuse"); err != nil || os.Getuid() != 0 {
+		t.Skip("needs root and /dev/fuse")
+	}
+	dir, err := os.MkdirTemp("", "strake-process-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
+		_ = os.Remove(dir)
+	})
+	base := t.TempDir()
+	p, err := Start(t.Context(), config.Config{
+		Roles: config.RoleAll, FSName: "strake", HostMGS: true, MGSTimeout: 20 * time.Second, HTTP: "127.0.0.1:0",
+		Targets: []config.Target{{Kind: config.MDT, Dir: filepath.Join(base, "mdt0")}, {Kind: config.OST, Dir: filepath.Join(base, "ost0")}},
+		Mounts:  []config.Mount{{Dir: dir}},
+	}, "test", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := p.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	first, second := openLocked(t, filepath.Join(dir, "wanted")), openFile(t, filepath.Join(dir, "wanted"))
+	defer func() { _, _ = first.Close(), second.Close() }() // before the unmount
+	granted := make(chan error, 1)
+	go func() { granted <- unix.Flock(int(second.Fd()), unix.LOCK_EX) }()
+	base = "http://" + p.dash.Addr().String()
+	waitFor(t, base, func(v *locksView) bool {
+		return len(v.Resources) == 1 && v.Resources[0].Type == "flock" && v.Resources[0].Waiting == 1 && len(v.Resources[0].Holders) == 1 &&
+			len(v.Resources[0].Waiters) == 1 && len(v.Resources[0].Paths) == 1 && v.Resources[0].Paths[0] == "/wanted" && v.Health.Tone == "busy"
+	})
+	if err := unix.Flock(int(first.Fd()), unix.LOCK_UN); err != nil {
+		t.Error(err)
+	}
+	if err := <-granted; err != nil {
+		t.Error(err)
+	}
+	waitFor(t, base, func(v *locksView) bool { return v.Health.Tone == "ok" && strings.HasPrefix(v.Health.Title, "No request waits") })
+}
+
+// locksView is what the test reads of /api/v1/locks.
+type locksView struct {
+	Health    struct{ Tone, Title string }
+	Resources []struct {
+		Type             string
+		Waiting          int
+		Paths            []string
+		Holders, Waiters []struct{ Client string }
+	}
+}
+
+func waitFor(t *testing.T, base string, check func(*locksView) bool) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	var body []byte
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		resp, err := client.Get(base + "/api/v1/locks")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err = io.ReadAll(resp.Body)
+		if err := errors.Join(err, resp.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+		var v locksView
+		if err := json.Unmarshal(body, &v); err != nil {
+			t.Fatal(err)
+		}
+		if check(&v) {
+			return
+		}
+	}
+	t.Fatalf("not seen in 20 s: %s", body)
+}
+
+func openFile(t *testing.T, name string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func openLocked(t *testing.T, name string) *os.File {
+	t.Helper()
+	f := openFile(t, name)
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	return f
 }
