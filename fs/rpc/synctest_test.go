@@ -70,6 +70,24 @@ func TestPingKeepsAnIdleConnectionAndFindsADeadOne(t *testing.T) {
 	})
 }
 
+// TestCloseAfterTheTargetWent: a good-bye that nobody hears takes its time at most, and is no error.
+func TestCloseAfterTheTargetWent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "pipe")
+		c.start()
+		net := &switched{Transport: c.transport}
+		i := c.connect(func(o *rpc.ImportOptions) { o.Transport = net })
+		net.deaf.Store(true)
+		start := time.Now()
+		if err := i.Close(t.Context()); err != nil || time.Since(start) > 5*time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		j := c.connect(func(o *rpc.ImportOptions) { o.Transport = &switched{Transport: c.transport} })
+		closeImport(t, j)
+		c.stop()
+	})
+}
+
 func TestBackoffIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "pipe")
