@@ -390,9 +390,12 @@ func TestClosingWithAnOSTAway(t *testing.T) {
 		h := m.create("f"+string(rune('0'+i%10))+string(rune('a'+i/10%26))+string(rune(0x4e00+i)), syscall.O_WRONLY)
 		open, files = append(open, h), append(files, h.FID())
 	}
+	for _, h := range open[1:] { // a first write needs the OST's lock
+		m.write(h, []byte("x"), 0)
+	}
 	s.stopOSS()
 	for _, h := range open[1:] {
-		m.write(h, []byte("x"), 0)
+		m.write(h, []byte("y"), 0)
 	}
 	start := time.Now()
 	for _, h := range open[1:] {
