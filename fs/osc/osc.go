@@ -160,7 +160,8 @@ func (c *OSC) Connected(r *wirepb.ConnectReply) {
 	if n := int(r.MaxRpcsInFlight); n > 0 {
 		c.loose.limit(min(n, int(c.maxInFlight.Load())))
 	}
-	if c.locks != nil && c.locks.Connected(r) {
+	handBack := r.Recovering && r.Recovered
+	if c.locks != nil && c.locks.Connected(r) || handBack {
 		c.handBack()
 	}
 }

@@ -53,7 +53,10 @@ func (r *replay) end() {
 }
 
 func (c *OSC) replayLocks(ctx context.Context) {
-	held := c.locks.Held(nil)
+	var held []ldlm.LockInfo
+	if c.locks != nil {
+		held = c.locks.Held(nil)
+	}
 	var g sync.WaitGroup
 	next := make(chan *ldlm.LockInfo)
 	for range min(replaySenders, len(held)) {

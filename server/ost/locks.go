@@ -183,8 +183,7 @@ func (o *OST) useLock(a *access, p *peer, w wanted) error {
 	switch {
 	case !ok || !l.Granted || l.Res != ldlm.ObjectRes(w.id):
 		return status.BadHandle
-	case !l.Desc.Extent.Overlaps(w.ext) && !w.ext.Empty(), w.write && l.Desc.Mode&(ldlm.PW|ldlm.EX|ldlm.CW|ldlm.GROUP) == 0,
-		l.Desc.Mode == ldlm.NL:
+	case !l.Desc.Extent.Overlaps(w.ext) && !w.ext.Empty(), w.write && !mayWrite(&l), l.Desc.Mode == ldlm.NL:
 		return status.Errorf(status.Invalid, "%s: bytes %v of object %v under a %v lock on %v", o.o.Name, w.ext, w.id, l.Desc.Mode, l.Desc.Extent)
 	}
 	a.client, a.id, a.lock, a.called = p, w.id, h, l.Blocked
@@ -192,6 +191,12 @@ func (o *OST) useLock(a *access, p *peer, w wanted) error {
 	p.working = append(p.working, w.id)
 	p.mu.Unlock()
 	return nil
+}
+
+// mayWrite reports whether a lock allows its holder to write. A read lock does while it is called back: pages that were read under
+// it and changed by a mapping are written back before it goes, and who wants it back has called back all other readers.
+func mayWrite(l *ldlm.LockInfo) bool {
+	return l.Desc.Mode&(ldlm.PW|ldlm.EX|ldlm.CW|ldlm.GROUP) != 0 || l.Desc.Mode == ldlm.PR && l.Blocked
 }
 
 // unlock ends what lock began. A lock that was called back gets more time: its holder is at work giving it back.

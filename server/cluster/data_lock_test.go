@@ -1,0 +1,210 @@
+package cluster_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/lov"
+	"github.com/strakefs/strake/fs/osc"
+	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/wire/wirepb"
+)
+
+// newClient is another client of d's OSTs, which uses their objects under locks.
+func (d *data) newClient(t testing.TB, tr rpc.Transport, id byte, opt osc.Options) *data {
+	t.Helper()
+	c := &data{set: lov.NewSet(), cache: osc.NewCache(64 << 20), oss: d.oss}
+	for i := range d.oss.dirs {
+		var o atomic.Pointer[osc.OSC]
+		imp, err := rpc.NewImport(rpc.ImportOptions{
+			Transport: tr, Addresses: []string{d.oss.addr}, FSName: "strake", Target: fmt.Sprintf("strake-OST%04x", i),
+			UUID: [16]byte{3, id, byte(i)}, Peer: fmt.Sprintf("client %d", id), Kind: rpc.KindClient, Bulk: true,
+			OnConnect: func(r *wirepb.ConnectReply) { o.Load().Connected(r) },
+			Callback:  func(e *env.Env, call *rpc.Call) error { return o.Load().Callback(e, call) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		opt.Import, opt.Index, opt.Cache, opt.Name = imp, layout.OSTIndex(i), c.cache, fmt.Sprintf("strake-OST%04x", i)
+		opt.Locks = &osc.LockOptions{Seed: uint64(id), Heard: imp.LastHeard}
+		o.Store(osc.New(opt))
+		if err := imp.Connect(bg); err != nil {
+			t.Fatal(err)
+		}
+		c.set.Add(o.Load())
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(bg, 10*time.Second)
+			defer cancel()
+			if err := o.Load().Close(ctx); err != nil {
+				t.Error(err)
+			}
+			if err := imp.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return c
+}
+
+// lockedSite is four real OSTs and some clients that use them under locks.
+func lockedSite(t testing.TB, clients int, opt osc.Options) (*data, []*data) {
+	tr := rpc.NewPipe()
+	d := newData(t, tr, "oss", 4, osc.Options{})
+	var list []*data
+	for i := range clients {
+		list = append(list, d.newClient(t, tr, byte(i+1), opt))
+	}
+	return d, list
+}
+
+// TestClientsOfRealOSTsSeeOneFile: overlapping writes over four stripes by three clients are seen whole, by all.
+func TestClientsOfRealOSTsSeeOneFile(t *testing.T) {
+	_, clients := lockedSite(t, 3, osc.Options{MaxAge: 3 * time.Millisecond})
+	const span = 5*layout.MinStripeSize + 777
+	var g sync.WaitGroup
+	for i, c := range clients {
+		f := c.open(t, 1, 4, layout.MinStripeSize)
+		g.Go(func() {
+			for k := range 20 {
+				b := bytes.Repeat([]byte{byte(1 + i + 3*k)}, span)
+				var h lov.How
+				if _, err := f.Write(bg, [][]byte{b}, 99, now(), &h); err != nil {
+					t.Error(err)
+					return
+				}
+				if n, err := f.ReadAt(bg, b, 99); n != span || err != nil || !bytes.Equal(b, bytes.Repeat(b[:1], span)) {
+					t.Errorf("client %d, step %d: a torn read of %d bytes: %v", i, k, n, err)
+				}
+			}
+		})
+	}
+	g.Wait()
+}
+
+// TestRandomCallsOfTwoClientsMatchAShadow: calls of two clients in turn on one file.
+func TestRandomCallsOfTwoClientsMatchAShadow(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for _, stripes := range []int{1, 4} {
+		_, clients := lockedSite(t, 2, osc.Options{RPCBytes: 256 << 10, MaxAge: 2 * time.Millisecond})
+		files := []*lov.File{clients[0].open(t, 1, stripes, layout.MinStripeSize), clients[1].open(t, 1, stripes, layout.MinStripeSize)}
+		rnd := rand.New(rand.NewPCG(seed, uint64(stripes)))
+		const span = 1 << 20
+		want, size := make([]byte, span), uint64(0)
+		for step := range 400 {
+			f := files[rnd.IntN(2)]
+			off := rnd.Uint64N(span)
+			n := min(1+rnd.Uint64N(150000), span-off)
+			var err error
+			switch k := rnd.IntN(10); {
+			case k < 4:
+				b := bytes.Repeat([]byte{byte(step + 1)}, int(n))
+				h := lov.How{Direct: k == 0}
+				if k == 1 {
+					if off, _, err = f.Append(bg, [][]byte{b[:min(n, span-size)]}, now(), false); off != size {
+						t.Fatalf("step %d: append at %d of %d", step, off, size)
+					}
+					n = min(n, span-size)
+				} else {
+					_, err = f.Write(bg, [][]byte{b}, off, now(), &h)
+				}
+				copy(want[off:], b[:n])
+				if n > 0 {
+					size = max(size, off+n)
+				}
+			case k < 5:
+				err = f.Truncate(bg, off, now())
+				if off < size {
+					clear(want[off:size])
+				}
+				size = off
+			case k < 6:
+				err = f.Fallocate(bg, lov.PunchHole|lov.KeepSize, off, n, now())
+				clear(want[off:min(off+n, span)])
+			case k < 7:
+				g, gerr := f.Glimpse(bg)
+				if err = gerr; err == nil && g.Size != size {
+					t.Fatalf("step %d: size %d, want %d", step, g.Size, size)
+				}
+			default:
+				b := make([]byte, n)
+				h := lov.How{Direct: k == 9}
+				got, rerr := f.Read(bg, b, off, &h)
+				err = rerr
+				if w := want[min(off, size):min(off+n, size)]; err == nil && !bytes.Equal(b[:got], w) {
+					t.Fatalf("step %d: read of %d at %d: %d bytes, want %d", step, n, off, got, len(w))
+				}
+			}
+			if err != nil {
+				t.Fatalf("step %d: %v", step, err)
+			}
+		}
+	}
+}
+
+// TestDirtyDataOutlivesTheRestartOfARealOST: under its lock, which is handed back before anybody else may write.
+func TestDirtyDataOutlivesTheRestartOfARealOST(t *testing.T) {
+	d, clients := lockedSite(t, 2, osc.Options{MaxAge: time.Hour})
+	fa, fb := clients[0].open(t, 1, 4, layout.MinStripeSize), clients[1].open(t, 1, 4, layout.MinStripeSize)
+	want := bytes.Repeat([]byte("dirty over a restart "), 20000)
+	write(t, fa, want, 0, false)
+	if fa.Dirty() == 0 {
+		t.Fatal("nothing is dirty")
+	}
+	begin := time.Now()
+	d.oss.stop()
+	d.oss.start()
+	got := make([]byte, len(want)+1)
+	if n, err := fb.ReadAt(bg, got, 0); err != nil || !bytes.Equal(got[:n], want) {
+		t.Fatalf("%d bytes, want %d: %v", n, len(want), err)
+	}
+	if err := fa.TakeError(); err != nil {
+		t.Fatal(err)
+	}
+	if passed := time.Since(begin); passed > 15*time.Second {
+		t.Fatalf("it took %v: the window did not end early", passed)
+	}
+}
+
+// BenchmarkLocked writes and reads 4 KiB under a cached lock, and reads 4 KiB directly without one.
+func BenchmarkLocked(b *testing.B) {
+	_, clients := lockedSite(b, 1, osc.Options{})
+	f := clients[0].open(b, 1, 1, layout.StripeSizeDefault)
+	write(b, f, make([]byte, 1<<20), 0, false)
+	buf := make([]byte, 4096)
+	data := [][]byte{buf}
+	for name, fn := range map[string]func(i uint64){
+		"Write4K": func(i uint64) {
+			var h lov.How
+			if _, err := f.Write(bg, data, i%256*4096, now(), &h); err != nil {
+				b.Fatal(err)
+			}
+		},
+		"DirectRead4K": func(i uint64) {
+			h := lov.How{Direct: true}
+			if _, err := f.Read(bg, buf, i*7%256*4096, &h); err != nil {
+				b.Fatal(err)
+			}
+		},
+		"Glimpse": func(uint64) {
+			if _, err := f.Glimpse(bg); err != nil {
+				b.Fatal(err)
+			}
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := uint64(0); b.Loop(); i++ {
+				fn(i)
+			}
+		})
+	}
+}
