@@ -9,6 +9,7 @@ import (
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
@@ -130,6 +131,75 @@ func BenchmarkGetattr(b *testing.B) {
 		if err := d.do(wire.OpGetattr, m); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkLookupGrant: a lookup whose answer brings a lock, and the lock's cancel.
+func BenchmarkLookupGrant(b *testing.B) {
+	c := newCluster(b, onBolt(b))
+	cl := c.client()
+	cl.must(fid.Root, "f", reg|0o644)
+	d := newDirect(c, cl)
+	m := &wirepb.LookupRequest{Caller: root.pb(), ParentSeq: uint64(fid.Root.Seq), ParentOid: 1, Name: []byte("f"),
+		Want: &wirepb.LockWant{Mode: uint32(ldlm.PR), TryBits: uint32(allBits)}}
+	cancel := &wirepb.CancelRequest{Locks: make([]uint64, 1)}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := d.do(wire.OpLookup, m); err != nil {
+			b.Fatal(err)
+		}
+		cancel.Locks[0] = d.call.Reply.(*wirepb.EntryReply).Locks[0].Lock
+		if err := d.do(wire.OpCancel, cancel); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// takeAll returns the locks that went with answers and forgets them.
+func (s *sentGrants) takeAll() (b []uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.list {
+		b = append(b, s.list[i].lock)
+	}
+	s.list, s.next = s.list[:0], 0
+	return b
+}
+
+// BenchmarkReaddirPlus lists 1000 entries with attributes, without and with locks, which are cancelled outside of the time.
+func BenchmarkReaddirPlus(b *testing.B) {
+	for _, locks := range []bool{false, true} {
+		b.Run(fmt.Sprintf("locks=%v", locks), func(b *testing.B) {
+			c := newCluster(b, onBolt(b))
+			cl := c.client()
+			p := cl.must(fid.Root, "p", dir|0o755)
+			for i := range 1000 {
+				cl.must(p, fmt.Sprintf("file%d", i), reg|0o644)
+			}
+			e, into := env.New(), make([]byte, 1<<20)
+			var r wirepb.ReaddirReply
+			m := &wirepb.ReaddirRequest{Caller: root.pb(), Seq: uint64(p.Seq), Oid: p.OID, MaxBytes: 1 << 20, Plus: true}
+			if locks {
+				m.Want = &wirepb.LockWant{Mode: uint32(ldlm.PR), TryBits: uint32(allBits)}
+			}
+			x := exportOf(c, cl).State.(*export)
+			b.ReportAllocs()
+			for b.Loop() {
+				req := rpc.Request{Op: wire.OpReaddir, Body: m, Reply: &r, Into: into}
+				if err := cl.imp.Do(context.Background(), &req); err != nil {
+					b.Fatal(err)
+				}
+				if locks {
+					b.StopTimer()
+					if got := c.h.ldlm.Namespace().LockCount(); got != 1000 {
+						b.Fatalf("%d locks", got)
+					}
+					o := c.h.begin(e, exportOf(c, cl), nil)
+					o.takeBack(x.sent.takeAll())
+					b.StartTimer()
+				}
+			}
+		})
 	}
 }
 

@@ -13,6 +13,8 @@
 //   - size_valid: size, blocks and mtime in the record are the file's whole truth.
 //   - orphan: an inode without a name that somebody has open, or that O_TMPFILE made.
 //   - sequence: the FIDs that one client names new inodes from.
+//   - grant: a lock that goes to the client with the answer to another request, because nobody's lock has to come back for it.
+//   - hot folder: one whose entries another client has just changed; they are not worth a lock.
 //
 // Invariant: every entry leads to an inode whose parent links name it (while the links fit their bound), and a file has as
 // many links as entries that lead to it.
@@ -25,12 +27,19 @@
 //
 // Invariant: a FID is used once: an operation claims it in memory, and its transaction records it.
 //
-// Invariant: a record of a folder is written whole only under the folder's full lock; else it is changed by deltas.
+// Invariant: a record of a folder is written whole only under EX of its UPDATE; else it is changed by deltas.
 //
-// Lock order. Locks are taken by lockSet alone, in the order of DESIGN §4: (1) the rename lock; (2) folders, ancestor
+// Invariant: what an answer says is covered by the lock granted with it: the lock is granted before it is read.
+//
+// Invariant: a client holds UPDATE of a file only while the record's size is the whole truth, or while it is the only writer.
+//
+// Invariant: an operation of a client neither calls that client's own locks back nor waits for them.
+//
+// Lock order. Locks are server/lockd's, taken by lockSet alone, in the order of DESIGN §4: (1) the rename lock; (2) folders, ancestor
 // before descendant, unrelated ones by FID; (3) names by folder and hash; (4) children, folders before others, by FID;
-// then mutexes: Handler.seqMu, export.mu, seqUse.mu, openShard.mu, lockShard.mu, syncer.mu, of which none is held when
+// then mutexes: Handler.seqMu, export.mu, sentGrants.mu, seqUse.mu, openShard.mu, syncer.mu, of which none is held when
 // another is taken but export.mu inside Handler.seqMu; then publish. Children are only tried: see lockSet.acquire.
+// Grants wait for nothing, and none of those mutexes is held across a call of lockd.
 // Throttle, object reservation and commits are waited for before the first lock or after the last; nothing waits in
 // between.
 //

@@ -113,8 +113,17 @@ func (o *op) lockOne(f fid.FID, m ldlm.Mode, b ldlm.Bits) error {
 	if err := o.lockAll(); err != nil {
 		return err
 	}
-	o.grant(f, o.withoutWriters(f, o.want), &o.rep.grant)
+	o.grant(f, o.likely(f, o.want), &o.rep.grant)
 	return o.get(f, &o.child)
+}
+
+// likely leaves UPDATE out where settleGrant is going to find that the client may not have it: all would go with it.
+func (o *op) likely(f fid.FID, want ldlm.Bits) ldlm.Bits {
+	want = o.withoutWriters(f, want)
+	if n := &o.other; want&ldlm.Update != 0 && o.get(f, n) == nil && !o.mayUpdate(n) && !(n.IsFile() && o.writing) {
+		want &^= ldlm.Update
+	}
+	return want
 }
 
 // unlockOne undoes lockOne, to begin again with more bits.

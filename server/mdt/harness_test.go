@@ -405,7 +405,7 @@ func (cl *client) list(f fid.FID, size uint32, plus bool, each func()) ([]*wirep
 		if err := cl.imp.Do(context.Background(), &req); err != nil {
 			return all, err
 		}
-		cl.h.take(r.Locks)
+		locks := r.Locks
 		b := req.Into[:req.N]
 		for len(b) > 0 {
 			n, k := uvarint(b)
@@ -415,11 +415,12 @@ func (cl *client) list(f fid.FID, size uint32, plus bool, each func()) ([]*wirep
 			}
 			all = append(all, d)
 			if d.Lock != nil {
-				cl.h.take([]*wirepb.LockGrant{d.Lock})
+				locks = append(locks, d.Lock)
 			}
 			cookie = d.Cookie
 			b = b[k+n:]
 		}
+		cl.h.take(locks)
 		if r.Eof {
 			return all, nil
 		}

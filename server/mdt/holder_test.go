@@ -66,8 +66,16 @@ func (h *holder) wish() *wirepb.LockWant {
 	return &wirepb.LockWant{Mode: uint32(ldlm.PR), TryBits: uint32(h.bits)}
 }
 
-// take enters the locks of an answer.
+// take enters the locks of an answer. Those that add nothing to what is held go back at once.
 func (h *holder) take(locks []*wirepb.LockGrant) {
+	var again []uint64
+	defer func() {
+		for len(again) > 0 {
+			n := min(len(again), wire.CancelsMax)
+			h.cancel(again[:n])
+			again = again[n:]
+		}
+	}()
 	for _, g := range locks {
 		var a ldlm.Answer
 		id, _, err := wire.Grant(g, &a)
@@ -80,6 +88,12 @@ func (h *holder) take(locks []*wirepb.LockGrant) {
 			delete(h.early, g.Lock)
 			h.mu.Unlock()
 			h.giveBack(g.Lock)
+			continue
+		}
+		if h.holdsLocked(id.FID())&a.Desc.Bits == a.Desc.Bits {
+			again = append(again, g.Lock)
+			h.forgot[g.Lock] = true
+			h.mu.Unlock()
 			continue
 		}
 		h.locks[g.Lock] = heldLock{id.FID(), a.Desc.Bits}
@@ -133,7 +147,11 @@ func (h *holder) giveBack(lock uint64) {
 		h.lost(l.fid, l.bits)
 	}
 	h.mu.Unlock()
-	err := h.cl.do(wire.OpCancel, &wirepb.CancelRequest{Locks: []uint64{lock}}, &wirepb.CancelReply{})
+	h.cancel([]uint64{lock})
+}
+
+func (h *holder) cancel(locks []uint64) {
+	err := h.cl.do(wire.OpCancel, &wirepb.CancelRequest{Locks: locks}, &wirepb.CancelReply{})
 	if k := status.Of(err); err != nil && k != status.NotConnected && k != status.Stopping && h.cl.t.Context().Err() == nil {
 		h.cl.t.Errorf("cancel: %v", err)
 	}

@@ -626,6 +626,44 @@ func TestFightsEnd(t *testing.T) {
 	}
 }
 
+// TestEverySlotFull: two clients whose every request waits for the other one's locks. What gives them back has slots and
+// workers of its own, so all end, and none by a timeout.
+func TestEverySlotFull(t *testing.T) {
+	c := newCluster(t)
+	c.h.ctimeAge.Store(0)
+	ks := []*client{c.holding(), c.holding()}
+	const n = 64
+	var dirs []fid.FID
+	for i, cl := range ks {
+		dirs = append(dirs, cl.must(fid.Root, fmt.Sprint(i), dir|0o777))
+		for j := range n {
+			cl.must(dirs[i], fmt.Sprint(j), reg|0o644)
+		}
+	}
+	was := []*target.Export{exportOf(c, ks[0]), exportOf(c, ks[1])}
+	inTime(t, 15*time.Second, func() {
+		var wg sync.WaitGroup
+		for i, cl := range ks {
+			for j := range n {
+				wg.Go(func() {
+					if _, err := cl.unlink(root, dirs[1-i], fmt.Sprint(j), false); err != nil {
+						t.Errorf("client %d, %d: %v", i, j, err)
+					}
+				})
+			}
+		}
+		wg.Wait()
+	})
+	for i, cl := range ks {
+		if len(cl.h.recalled()) < n {
+			t.Error("the locks were not wanted: the test says nothing")
+		}
+		if exportOf(c, cl) != was[i] {
+			t.Errorf("client %d was evicted", i)
+		}
+	}
+}
+
 // TestRemoveAgainstLister: a folder is emptied and removed while another client lists it and takes locks all the time.
 func TestRemoveAgainstLister(t *testing.T) {
 	c := newCluster(t)

@@ -44,6 +44,7 @@ type op struct {
 	// want is the bits that the client would like of the inode that lockOne is about to lock; granted are the locks that go
 	// with the answer; died are the inodes that the transaction ends.
 	want    ldlm.Bits
+	writing bool // the operation makes the client a writer
 	granted []uint64
 	died    []fid.FID
 	// reported are the files of the batch of reports being applied.
@@ -120,7 +121,7 @@ func (h *Handler) begin(e *env.Env, x *target.Export, c *rpc.Call) *op {
 	}
 	o.locks.begin(h, e, cause)
 	o.tx, o.caller = nil, nil
-	o.want, o.granted, o.died = 0, o.granted[:0], o.died[:0]
+	o.want, o.writing, o.granted, o.died = 0, false, o.granted[:0], o.died[:0]
 	o.now = attr.TimeOf(h.o.Clock())
 	return o
 }

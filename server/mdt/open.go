@@ -69,6 +69,7 @@ func (o *op) openFID(f fid.FID, flags uint32, caller *wirepb.Caller) error {
 // they do not know the size.
 func (o *op) lockOpen(f fid.FID, flags uint32) error {
 	mode, bits := ldlm.CW, ldlm.Open
+	o.writing = writes(flags) || flags&oTrunc != 0
 	if flags&oTrunc != 0 {
 		if err := o.get(f, &o.child); err != nil {
 			return err

@@ -221,7 +221,7 @@ func putDelta(b []byte, nlink int32, entries int64, t attr.Time, client uint64) 
 	be.PutUint64(b[deltaAtContent+8:], client)
 }
 
-// inodeMerger gives parent deltas their meaning. Whole puts of a folder happen under its full lock only, so that they
+// inodeMerger gives parent deltas their meaning. Whole puts of a folder happen under EX of its UPDATE only, so that they
 // never meet a delta in flight.
 type inodeMerger struct{}
 

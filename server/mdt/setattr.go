@@ -49,7 +49,7 @@ func (o *op) setattr() error {
 	if err := o.throttle(valid.Has(attr.ValidSize)); err != nil {
 		return err
 	}
-	o.want = o.wants(m.Want, false)
+	o.want, o.writing = o.wants(m.Want, false), valid.Has(attr.ValidSize)
 	n := &o.child
 	bits := setattrBits(valid)
 	if err := o.get(f, n); err != nil {
