@@ -27,6 +27,7 @@ func (o *op) lookup() error {
 	if err != nil {
 		return err
 	}
+	want := o.wants(m.Want, true)
 	for range lookupTries {
 		if err := o.get(parent, &o.folder); err != nil {
 			return err
@@ -41,7 +42,7 @@ func (o *op) lookup() error {
 		if err != nil {
 			return err
 		}
-		err = o.read(d.child, &o.child, o.wants(m.Want, true))
+		err = o.read(d.child, &o.child, want)
 		if errors.Is(err, status.Stale) {
 			continue
 		}
@@ -50,6 +51,7 @@ func (o *op) lookup() error {
 		}
 		if len(o.granted) > 0 && o.rep.grant.Bits&uint32(ldlm.Lookup) != 0 && !o.leads(parent, m.Name, d.child) {
 			o.ungrant()
+			want = 0 // A name that moves this fast is not worth a lock.
 			continue
 		}
 		r := o.entryReply(&o.child)
