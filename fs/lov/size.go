@@ -72,27 +72,47 @@ func (f *File) Glimpse(ctx context.Context) (Sizes, error) {
 
 // glimpse is Glimpse within a call.
 func (f *File) glimpse(ctx context.Context) (Sizes, error) {
+	if len(f.objects) == 1 {
+		return f.glimpseFirst(ctx)
+	}
 	var out Sizes
 	var mu sync.Mutex
 	err := f.each(func(i int, c *layout.Component, s layout.StripeIndex) error {
-		o := &f.objects[i]
-		dirty := o.DirtyEnd()
-		g, err := o.Glimpse(ctx)
+		one, err := f.glimpseOne(ctx, i, c, s)
 		if err != nil {
 			return err
 		}
-		size := c.FileSize(s, max(g.Size, dirty, o.DirtyEnd()))
 		mu.Lock()
 		defer mu.Unlock()
-		out.Size = max(out.Size, size)
-		out.Blocks += max(o.Blocks(), g.Blocks)
-		out.Mtime, out.Ctime = out.Mtime.Later(g.Mtime), out.Ctime.Later(g.Ctime)
+		out.Size, out.Blocks = max(out.Size, one.Size), out.Blocks+one.Blocks
+		out.Mtime, out.Ctime = out.Mtime.Later(one.Mtime), out.Ctime.Later(one.Ctime)
 		return nil
 	})
 	if err != nil {
 		return Sizes{}, err
 	}
 	return out, nil
+}
+
+// glimpseFirst is glimpse of a file with one object. It does not allocate.
+func (f *File) glimpseFirst(ctx context.Context) (Sizes, error) {
+	for i := range f.layout.Components {
+		if c := &f.layout.Components[i]; len(c.Stripes) == 1 {
+			return f.glimpseOne(ctx, 0, c, 0)
+		}
+	}
+	return Sizes{}, nil
+}
+
+// glimpseOne is what one object tells of the file.
+func (f *File) glimpseOne(ctx context.Context, i int, c *layout.Component, s layout.StripeIndex) (Sizes, error) {
+	o := &f.objects[i]
+	dirty := o.DirtyEnd() // it may be answered before the OST looks, or after
+	g, err := o.Glimpse(ctx)
+	if err != nil {
+		return Sizes{}, err
+	}
+	return Sizes{Size: c.FileSize(s, max(g.Size, dirty, o.DirtyEnd())), Blocks: max(o.Blocks(), g.Blocks), Mtime: g.Mtime, Ctime: g.Ctime}, nil
 }
 
 // end is the file's size, with every object's lock pinned from start to end, so that nobody else changes it.

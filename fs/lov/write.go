@@ -175,8 +175,9 @@ func (w *writing) parallel(ctx context.Context, b []byte, off uint64, p *pins) (
 	if left == 0 {
 		return 0, w.f.stopped(off)
 	}
+	one := *w // so that the calls that need no goroutine do not allocate theirs
 	forParts(list, func(q *part) {
-		q.n, q.err = w.piece(ctx, q.Chunk, q.b, &p.of(w.f.tag(q.Component, q.Stripe)).pin)
+		q.n, q.err = one.piece(ctx, q.Chunk, q.b, &p.of(one.f.tag(q.Component, q.Stripe)).pin)
 	})
 	done := 0
 	for i := range list {

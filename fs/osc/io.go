@@ -96,6 +96,7 @@ func (o *Object) WriteThrough(ctx context.Context, b []byte, off uint64, mtime a
 	if t.pending > 0 {
 		t.abandoned = true
 		if t.end > 0 {
+			o.Grown(t.end)
 			o.holder.Written(o.tag, t.end)
 		}
 		return 0, o.fail("write", off, ctx.Err())

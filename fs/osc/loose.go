@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/wire"
 )
 
 // loose bounds the reads and writes in flight that go under no lock of this client. Such a request may wait at the OST for who
@@ -64,6 +65,8 @@ func (l *loose) leave() {
 
 // doUnder is do for a read or write under the lock that the OST knows as remote; 0 is a loose one.
 func (c *OSC) doUnder(ctx context.Context, remote uint64, r *rpc.Request) error {
+	kind := c.figs.sizes.begin(r)
+	defer c.figs.sizes.end(kind)
 	if remote != 0 || c.locks == nil {
 		return c.do(ctx, r)
 	}
@@ -71,5 +74,13 @@ func (c *OSC) doUnder(ctx context.Context, remote uint64, r *rpc.Request) error 
 		return err
 	}
 	defer c.loose.leave()
-	return c.do(ctx, r)
+	err := c.do(ctx, r)
+	if err == nil && r.Op == wire.OpWrite {
+		for _, b := range r.Bulk {
+			c.figs.looseWrite.Add(int64(len(b)))
+		}
+	} else if err == nil {
+		c.figs.looseRead.Add(int64(r.N))
+	}
+	return err
 }

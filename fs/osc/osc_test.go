@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -311,8 +312,37 @@ func TestFigures(t *testing.T) {
 	if err := r.Walk("osc.strake-OST0000-osc.*", func(e stats.Entry) error { got[e.Path] = e.Text(); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if got["osc.strake-OST0000-osc.cur_dirty_bytes"] != "4096" {
+	if got["osc.strake-OST0000-osc.cur_dirty_bytes"] != "4096" || got["osc.strake-OST0000-osc.max_dirty_mb"] != "512" {
 		t.Fatalf("%v", got)
+	}
+	if err := o.Flush(bg, all); err != nil {
+		t.Fatal(err)
+	}
+	set := func(name, value string) (err error) {
+		werr := r.Walk("osc.strake-OST0000-osc."+name, func(e stats.Entry) error { err = e.Set(value); return nil })
+		if werr != nil {
+			t.Fatal(werr)
+		}
+		return err
+	}
+	if err := set("max_dirty_mb", "3"); err != nil || o.osc.maxDirty.Load() != 3<<20 {
+		t.Fatalf("%v, %d", err, o.osc.maxDirty.Load())
+	}
+	for _, bad := range [][2]string{{"max_dirty_mb", "0"}, {"max_rpcs_in_flight", "9"}, {"max_pages_per_rpc", "257"}, {"max_pages_per_rpc", "x"}} {
+		if set(bad[0], bad[1]) == nil {
+			t.Errorf("%s may be %s", bad[0], bad[1])
+		}
+	}
+	if err := set("max_pages_per_rpc", "16"); err != nil {
+		t.Fatal(err)
+	}
+	put(t, o, 0, make([]byte, 128<<10))
+	if err := o.Flush(bg, all); err != nil {
+		t.Fatal(err)
+	}
+	if text := o.osc.rpcStats(); !strings.Contains(text, "1:\t\t         0   0   0   |          1  33  33\n") ||
+		!strings.Contains(text, "16:\t\t         0   0   0   |          2  66 100\n") {
+		t.Fatal(text)
 	}
 }
 

@@ -141,6 +141,7 @@ func (o *Object) finish(w *write, err error) {
 	if err == nil && sent {
 		o.space.wrote(w.start, w.end, w.reply.Blocks)
 		if t != nil && t.abandoned {
+			o.Grown(w.end)
 			o.holder.Written(o.tag, w.end)
 		}
 	}

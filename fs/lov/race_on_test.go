@@ -1,0 +1,5 @@
+//go:build race
+
+package lov_test
+
+const raceEnabled = true
