@@ -142,12 +142,27 @@ func (s *Server) Deny(e *env.Env, id ldlm.ResID, k status.Kind) {
 func (s *Server) Destroyed(e *env.Env, id ldlm.ResID) {
 	k := workOf(e)
 	s.ns.DenyWaiting(s.now(), id, status.NotExist, &k.fx)
-	k.req = ldlm.Request{Res: id, Mode: ldlm.EX, Client: ldlm.Local, Extent: extent.Extent{End: extent.EOF}, Bits: ldlm.Full,
-		Flags: ldlm.DiscardData, Cancels: k.req.Cancels[:0]}
+	s.run(k)
+	l := LocalLock{Res: id, Mode: ldlm.EX}
 	if id.Type == ldlm.TypeExtent {
-		k.req.Bits = 0
+		l.Extent = extent.Extent{End: extent.EOF}
+	} else {
+		l.Bits = ldlm.Full
 	}
-	// A request that would wait calls back all that stand in its way; then it is given up.
+	s.recall(k, &l, ldlm.DiscardData)
+}
+
+// Recall calls back what clients hold that is in the way of l, and neither waits for it nor takes l. It uses the fields of l that
+// Lock does, and may be called while l is held.
+func (s *Server) Recall(e *env.Env, l *LocalLock) { s.recall(workOf(e), l, 0) }
+
+// recall asks for a lock, which calls back those in its way, and gives up at once.
+func (s *Server) recall(k *work, l *LocalLock, f ldlm.Flags) {
+	if l.Own && l.Cause != ldlm.Local {
+		f |= ldlm.Own
+	}
+	k.req = ldlm.Request{Res: l.Res, Mode: l.Mode, Client: ldlm.Local, Extent: l.Extent, Bits: l.Bits, Cause: l.Cause,
+		Initiator: l.Initiator, Flags: f, Cancels: k.req.Cancels[:0]}
 	if r := s.ns.Enqueue(s.now(), &k.req, &k.fx); r.Handle != 0 {
 		k.handles = append(k.handles[:0], r.Handle)
 		s.ns.Cancel(s.now(), ldlm.Local, k.handles, &k.fx)

@@ -9,6 +9,7 @@
 //     it. last_committed covers a number once a commit that began after it has ended.
 //   - hot: an object whose record may be behind its file after a crash. Marked on disk before the first write since it
 //     was cold; fresh objects are born hot, by the range of ids (fresh, last] of their group.
+//   - lockless: a request that names no lock of its sender; the OST takes a local one for as long as it runs.
 //   - grant: space promised to a client for data that it has not written back yet.
 //
 // Invariant: a number is given after the change is in the host's file and the object is in the active list; a commit
@@ -20,7 +21,10 @@
 //
 // Invariant: the sum of grants is never above the free space when the last grant was given, less the reserve.
 //
-// Lock order: OST.commitMu, group.mu, object.io, OST.pubMu, object.mu, shard.mu, OST.activeMu. Whoever holds pubMu only tries
+// Invariant: bytes of an object are read and changed for a request only under a lock: one of the sender's, checked, or a local one.
+//
+// Lock order: a request's lock comes before all of these, which are never held while it is waited for. OST.commitMu, group.mu,
+// object.io, a resource's lock value block, OST.pubMu, object.mu, shard.mu, OST.activeMu. Whoever holds pubMu only tries
 // object.io. Nothing waits for the disk under pubMu.
 //
 // The README beside this file says what happens at each crash point.

@@ -153,7 +153,7 @@ func (o *OST) lock(ctx context.Context, e *env.Env, x *target.Export, w wanted) 
 	a := &scratchOf(e).access
 	p := peerOf(x)
 	if w.lock != 0 {
-		return o.useLock(a, p, w)
+		return o.useLock(e, a, p, w)
 	}
 	if w.ext.Empty() {
 		return nil
@@ -174,7 +174,7 @@ func (o *OST) lock(ctx context.Context, e *env.Env, x *target.Export, w wanted) 
 }
 
 // useLock checks the sender's own lock. One that is not there any more was taken away: what the request brings is too old.
-func (o *OST) useLock(a *access, p *peer, w wanted) error {
+func (o *OST) useLock(e *env.Env, a *access, p *peer, w wanted) error {
 	if p.locks == nil {
 		return status.Errorf(status.Protocol, "%s: a lock named by a peer that gets none", o.o.Name)
 	}
@@ -186,6 +186,10 @@ func (o *OST) useLock(a *access, p *peer, w wanted) error {
 	case !l.Desc.Extent.Overlaps(w.ext) && !w.ext.Empty(), w.write && !mayWrite(&l), l.Desc.Mode == ldlm.NL:
 		return status.Errorf(status.Invalid, "%s: bytes %v of object %v under a %v lock on %v", o.o.Name, w.ext, w.id, l.Desc.Mode, l.Desc.Extent)
 	}
+	if w.write && l.Desc.Mode == ldlm.PR {
+		// Its bytes change under other readers. Whoever wants the lock has called them back too; the memory guard has not.
+		o.locks.Recall(e, &lockd.LocalLock{Res: l.Res, Mode: ldlm.PW, Extent: w.ext, Cause: p.locks.ID(), Own: true})
+	}
 	a.client, a.id, a.lock, a.called = p, w.id, h, l.Blocked
 	p.mu.Lock()
 	p.working = append(p.working, w.id)
@@ -194,7 +198,8 @@ func (o *OST) useLock(a *access, p *peer, w wanted) error {
 }
 
 // mayWrite reports whether a lock allows its holder to write. A read lock does while it is called back: pages that were read under
-// it and changed by a mapping are written back before it goes, and who wants it back has called back all other readers.
+// it and changed by a mapping are written back before it goes. They could not wait for a write lock: who waits for the
+// read lock is ahead of it.
 func mayWrite(l *ldlm.LockInfo) bool {
 	return l.Desc.Mode&(ldlm.PW|ldlm.EX|ldlm.CW|ldlm.GROUP) != 0 || l.Desc.Mode == ldlm.PR && l.Blocked
 }

@@ -253,6 +253,30 @@ func TestLockOfARequestIsChecked(t *testing.T) {
 	}
 }
 
+// A read lock that is called back lets what a mapping has changed be written, and other readers are called back.
+func TestWriteUnderACalledBackReadLock(t *testing.T) {
+	n, _, _ := pair(t, ost.Options{})
+	a, b := n.mount(10), n.mount(11)
+	a.deaf.Store(true)
+	g, remote := a.acquire(1, ldlm.PR, 4096)
+	h, _ := b.acquire(1, ldlm.PR, 4096)
+	b.cache.Unpin(h.Handle)
+	wantKind(t, a.writeUnder(remote, 1, []byte("early")), status.Invalid)
+	var fx ldlm.Effects
+	ns := n.ost.Locks().Namespace()
+	if k := ns.Reclaim(0, 1, &fx); k != 1 || fx.List[0].Handle != remote { // The memory guard takes the oldest.
+		t.Fatalf("%d called back: %+v", k, fx.List)
+	}
+	if err := a.writeUnder(remote, 1, []byte("mapped")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "b has given its lock back", func() bool { i, _ := ns.Resource(0, res(1)); return i.Granted == 1 })
+	a.cache.Unpin(g.Handle)
+	if got := must(b.read(1, 0, 6)); string(got) != "mapped" {
+		t.Errorf("%q", got)
+	}
+}
+
 // Size: from the store, from who writes, and smaller again after a truncate.
 func TestGlimpseAsksTheWriter(t *testing.T) {
 	n, mdt, _ := pair(t, ost.Options{})
