@@ -81,8 +81,6 @@ type Options struct {
 	ReconnectGrace time.Duration
 	// Clock is the time of namespace operations; nil is time.Now.
 	Clock func() time.Time
-	// SoleWriter admits one read-write client only.
-	SoleWriter bool
 	// EvictAfter is how long an export without a connection lives; 0 is the default of package target.
 	EvictAfter time.Duration
 }
@@ -147,7 +145,7 @@ func New(o Options) (*Handler, error) {
 	h.syncs.init(o.Device)
 	t, err := target.New(target.Options{
 		Name: o.Name, FSName: o.FSName, Device: o.Device, Clients: o.Clients, Slots: o.Slots, Handler: h,
-		Log: o.Log, Stats: o.Stats, Prefix: "mdt", SoleWriter: o.SoleWriter, EvictAfter: o.EvictAfter,
+		Log: o.Log, Stats: o.Stats, Prefix: "mdt", EvictAfter: o.EvictAfter,
 		NewExport: h.newExport, Connected: h.connected, Disconnected: h.disconnected, ConnectReply: h.connectReply,
 		LockTimeout: func() time.Duration { return h.ldlm.Namespace().Limits().LockTimeout },
 	})

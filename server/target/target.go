@@ -47,8 +47,6 @@ type Options struct {
 	Admit func(x *Export, r *wirepb.ConnectRequest) error
 	// ConnectReply completes the answer to a control connection. nil adds nothing. It must not wait.
 	ConnectReply func(x *Export, r *wirepb.ConnectReply)
-	// SoleWriter says nothing any more: clients are kept apart by locks.
-	SoleWriter bool
 	// Connected tells that an export has a new control connection, and Disconnected that a connection of it has ended,
 	// control or bulk. When Connected is called the earlier generation has ended and the requests of this one have not begun.
 	// Disconnected of a connection comes after its Connected, but may come after that of the next one, and after ExportGone. Either may
