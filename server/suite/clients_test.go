@@ -41,12 +41,29 @@ func coherent(t *testing.T, f func(t *testing.T, m *mounts)) {
 			m := sharedMounts(t, layout)
 			t.Cleanup(func() {
 				if t.Failed() {
-					t.Log(m.tails())
+					t.Log(m.complaints())
 				}
 			})
 			f(t, m)
 		})
 	}
+}
+
+// complaints are the last lines of each node's log that say that something is wrong.
+func (m *mounts) complaints() string {
+	var b strings.Builder
+	for _, n := range m.nodes {
+		var lines []string
+		for line := range strings.SplitSeq(string(n.lastRun()), "\n") {
+			if line != "" && !strings.Contains(line, `"level":"INFO"`) && !strings.Contains(line, "cannot connect, trying again") {
+				lines = append(lines, line)
+			}
+		}
+		for _, l := range lines[max(0, len(lines)-6):] {
+			fmt.Fprintf(&b, "    %s: %.400s\n", n.name, l)
+		}
+	}
+	return b.String()
 }
 
 // sharedMounts starts the cluster of several clients that the tests of a layout share, at its first use.

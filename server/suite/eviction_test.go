@@ -258,7 +258,7 @@ func TestInodeNumbersAreTheSameEverywhereAndAfterRestarts(t *testing.T) {
 	m.client(t, 1).terminate(t)
 	m.startClient(t, 1)
 	check("after a remount")
-	m.node(t, "mds").kill(t)
+	m.node(t, "mds").terminate(t)
 	m.node(t, "mds").again(t)
 	check("after a restart of the MDS")
 	must(t, os.Rename(dirs[0]+"/d", dirs[0]+"/e"))

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -237,18 +238,38 @@ func (x *exerciser) truncate() error {
 
 // mapped runs f on a shared mapping that holds [off, off+n).
 func (x *exerciser) mapped(off, n, prot int, f func(b []byte)) error {
+	if x.sync { // another mount may have made it longer: who maps a file asks for its size first
+		var st unix.Stat_t
+		if err := unix.Fstat(x.fd, &st); err != nil || st.Size != int64(len(x.want)) {
+			return fmt.Errorf("fstat before a mapping: size %#x, want %#x: %w", st.Size, len(x.want), err)
+		}
+	}
 	start := off &^ (os.Getpagesize() - 1)
 	m, err := unix.Mmap(x.fd, int64(start), off-start+n, prot, unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("mmap: %w", err)
 	}
-	f(m[off-start:])
+	if err := faultless(func() { f(m[off-start:]) }); err != nil {
+		return errors.Join(err, unix.Munmap(m))
+	}
 	if prot&unix.PROT_WRITE != 0 && (x.sync || x.rng.IntN(2) == 0) {
 		if err := unix.Msync(m, unix.MS_SYNC); err != nil {
 			return fmt.Errorf("msync: %w", err)
 		}
 	}
 	return unix.Munmap(m)
+}
+
+// faultless runs f and turns a SIGBUS into an error.
+func faultless(f func()) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("SIGBUS: %v", p)
+		}
+	}()
+	f()
+	return nil
 }
 
 func (x *exerciser) mapRead() error {

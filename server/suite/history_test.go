@@ -668,7 +668,7 @@ func refusal(in nameIn, err error) (list []nameIn, ok bool) {
 		switch err {
 		case unix.EEXIST:
 			return []nameIn{see(seeAny, in.a)}, true
-		case unix.ENOENT:
+		case unix.ENOENT, unix.ESTALE: // the inode is known by number alone, as with O_PATH, and gone
 			return []nameIn{{op: seeDead, ino: in.ino}}, true
 		}
 	}

@@ -23,7 +23,7 @@ func (c *cluster) requests(t testing.TB, op string) int64 {
 	var sum float64
 	found := false
 	for _, n := range c.nodes {
-		if n.http == "" {
+		if n.http == "" || n.cmd == nil { // stopped nodes have no figures
 			continue
 		}
 		for _, line := range strings.Split(scrape(t, n.http), "\n") {
@@ -49,7 +49,7 @@ func (c *cluster) requests(t testing.TB, op string) int64 {
 func (c *cluster) gauge(t testing.TB, name string) (sum float64, found bool) {
 	t.Helper()
 	for _, n := range c.nodes {
-		if n.http == "" {
+		if n.http == "" || n.cmd == nil { // stopped nodes have no figures
 			continue
 		}
 		for s := bufio.NewScanner(strings.NewReader(scrape(t, n.http))); s.Scan(); {
