@@ -48,8 +48,6 @@ func (s *session) connected(ctx context.Context, fn func() error) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	ctx, cancel := context.WithTimeout(ctx, param.AskTime())
-	defer cancel()
 	named, found := s.host.paths()
 	paths := slices.Concat(named, found)
 	results := make([]dialed, len(paths))

@@ -85,7 +85,7 @@ func (h *fakeHost) process(role, fsname string, mgs bool) (*stats.Registry, *par
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() {
-		if err := s.Close(); err != nil {
+		if err := s.Close(context.Background()); err != nil {
 			h.t.Error(err)
 		}
 	})
@@ -323,6 +323,24 @@ func TestOtherProcesses(t *testing.T) {
 		t.Error(code, out, stderr)
 	}
 	<-served
+}
+
+// TestStoppedProcess: one that does not answer is reported, and the others are asked as ever.
+func TestStoppedProcess(t *testing.T) {
+	h, max := twoProcesses(t)
+	path := filepath.Join(h.dir, "client-1.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	h.expect(110, "osc.strake-OST0000-osc.max_dirty_mb=9\nosc.strake-OST0001-osc.max_dirty_mb=9\n",
+		"error: set_param: "+path+": the process does not answer: it is stopped, or hangs\n"+
+			"error: set_param: param_path 'absent': No such file or directory\n",
+		"set_param", "osc.*.max_dirty_mb=9", "absent=1")
+	if max.get() != "9" {
+		t.Error(max.get())
+	}
 }
 
 func TestDeviceList(t *testing.T) {

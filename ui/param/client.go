@@ -45,28 +45,53 @@ type Node struct {
 	Err error
 }
 
-// Dial connects to a parameter socket. ctx bounds all that is done with the Process, not only the connecting.
+// How long a process may take to greet and to answer a request, a permanent parameter's way to the disk included, before
+// it is given up. One that is stopped, or hangs in the kernel, does neither.
+const (
+	greetTime = 3 * time.Second
+	askTime   = 10 * time.Second
+)
+
+// errSilent is what a process that takes too long gets.
+var errSilent = status.Errorf(status.TimedOut, "the process does not answer: it is stopped, or hangs")
+
+// Dial connects to a parameter socket. ctx bounds the connecting, and so does a limit of its own.
 func Dial(ctx context.Context, path string) (*Process, error) {
+	ctx, cancel := context.WithTimeout(ctx, greetTime)
+	defer cancel()
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
-		return nil, err
+		var op *net.OpError
+		if errors.As(err, &op) && op.Err != nil {
+			err = op.Err // without the path: the caller knows it
+		}
+		return nil, silent(err)
 	}
 	c, ok := conn.(*net.UnixConn)
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("%s is no Unix socket", path), conn.Close())
+		return nil, errors.Join(errors.New("no Unix socket"), conn.Close())
 	}
 	p := &Process{Path: path, c: c, in: bufio.NewScanner(c), enc: json.NewEncoder(c)}
 	p.in.Buffer(nil, answerMax)
-	if end, ok := ctx.Deadline(); ok {
-		if err := c.SetDeadline(end); err != nil {
-			return nil, errors.Join(err, c.Close())
-		}
+	// Whoever cancels ctx ends the wait for the greeting.
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	err = p.greet()
+	if !stop() && err == nil {
+		err = ctx.Err()
 	}
-	if err := p.greet(); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), c.Close())
+	if err != nil {
+		return nil, errors.Join(silent(err), c.Close())
 	}
 	return p, nil
+}
+
+// silent says in words that time is up.
+func silent(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+		return errSilent
+	}
+	return err
 }
 
 // Gone reports whether Dial failed because the process is not there any more: it was killed, or has just stopped.
@@ -106,14 +131,18 @@ func (p *Process) greet() error {
 // ask sends a request and returns the nodes of its answer. An error of the server has its status.Kind.
 func (p *Process) ask(q request) ([]Node, error) {
 	q.V = protocolVersion
-	if err := p.enc.Encode(q); err != nil {
-		return nil, fmt.Errorf("%s: %w", p.Path, err)
+	err := p.c.SetDeadline(time.Now().Add(askTime))
+	if err == nil {
+		err = p.enc.Encode(q)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Path, silent(err))
 	}
 	var nodes []Node
 	for {
 		var a answer
 		if err := p.line(&a); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.Path, err)
+			return nil, fmt.Errorf("%s: %w", p.Path, silent(err))
 		}
 		var failed error
 		if a.Error != "" {
@@ -150,9 +179,3 @@ func (p *Process) SetPermanent(pattern, value string) error {
 	_, err := p.ask(request{Op: opPermanent, Pattern: pattern, Value: value})
 	return err
 }
-
-// askTime is how long lctl waits for a process.
-const askTime = 10 * time.Second
-
-// AskTime is how long a process may take to answer, permanent parameters included, before it is given up.
-func AskTime() time.Duration { return askTime }

@@ -30,7 +30,8 @@
 // Bounds: a request has at most 64 KiB, 16 connections are served at once (others wait for their turn), and a peer that
 // sends or takes nothing for ten seconds is cut off. What is not a request ends the connection, with a reason.
 //
-// A process that dies leaves its socket behind; nobody answers on it, and whoever starts next in the folder removes it.
+// A process that dies leaves its socket behind; nobody listens on it, and whoever starts next in the folder removes it. One
+// that is stopped does not greet; lctl waits three seconds for that, and ten for each answer.
 //
 // Lock order: Server.mu alone, never held across I/O or a setter.
 package param

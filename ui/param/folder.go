@@ -18,7 +18,6 @@ const (
 	folderMode = 0o755
 	socketMode = 0o600
 	suffix     = ".sock"
-	makingMark = ".making-"
 )
 
 // runFolder is where the sockets of a host are when its processes may write there.
@@ -62,8 +61,9 @@ func openFolder(dir string) error {
 	return trusted(dir)
 }
 
-// makingAge is how old a socket with a temporary name must be to be a dead process's: making one takes microseconds.
-const makingAge = time.Minute
+// staleAge is how old a socket that nobody listens on must be when its name's process seems to live: making one takes
+// microseconds, and process ids come again.
+const staleAge = time.Minute
 
 // sweep removes sockets that nobody listens on. What it cannot remove stays.
 func sweep(dir string) {
@@ -72,11 +72,11 @@ func sweep(dir string) {
 		return
 	}
 	for _, n := range names {
-		path := filepath.Join(dir, n.Name())
-		if n.Type()&os.ModeSocket == 0 || strings.HasPrefix(n.Name(), makingMark) && !olderThan(n, makingAge) {
+		if n.Type()&os.ModeSocket == 0 || !strings.HasSuffix(n.Name(), suffix) {
 			continue
 		}
-		if dead(path) {
+		path := filepath.Join(dir, n.Name())
+		if refuses(path) && (!lives(n.Name()) || olderThan(n, staleAge)) {
 			_ = os.Remove(path)
 		}
 	}
@@ -87,9 +87,8 @@ func olderThan(n os.DirEntry, age time.Duration) bool {
 	return err == nil && time.Since(fi.ModTime()) > age
 }
 
-// dead reports whether nobody listens on a socket. A socket gets its name when it is listened on, so there is no moment
-// at which a live one refuses.
-func dead(path string) bool {
+// refuses reports whether nobody listens on a socket: its process is dead, or is just making it.
+func refuses(path string) bool {
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err != nil {
 		return errors.Is(err, syscall.ECONNREFUSED)
@@ -98,48 +97,46 @@ func dead(path string) bool {
 	return false
 }
 
-// listen makes the socket <name>.sock in dir, or <name>-2.sock and so on if that is another server's. The socket has its
-// mode before it has its name.
-func listen(dir, name string) (*net.UnixListener, string, error) {
-	if err := openFolder(dir); err != nil {
-		return nil, "", err
+// lives reports whether a process with the number in a socket's name lives, this one aside: what has its number and
+// refuses is an earlier one's, as in a container, where every process may be number 1.
+func lives(name string) bool {
+	parts := strings.Split(strings.TrimSuffix(name, suffix), "-")
+	if len(parts) < 2 {
+		return false
 	}
-	sweep(dir)
-	making := filepath.Join(dir, makingMark+name+"-"+strconv.FormatInt(time.Now().UnixNano(), 36))
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: making, Net: "unix"})
-	if err != nil {
-		return nil, "", err
-	}
-	l.SetUnlinkOnClose(false)
-	path, err := nameSocket(making, dir, name)
-	if err != nil {
-		return nil, "", errors.Join(err, l.Close(), os.Remove(making))
-	}
-	return l, path, nil
+	pid, err := strconv.Atoi(parts[1])
+	return err == nil && pid != os.Getpid() && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 }
 
 // socketsMax bounds the servers of one process and role.
 const socketsMax = 100
 
-func nameSocket(making, dir, name string) (string, error) {
-	if err := os.Chmod(making, socketMode); err != nil {
-		return "", err
+// listen makes the socket <name>.sock in dir, or <name>-2.sock and so on if that is another server's.
+func listen(dir, name string) (*net.UnixListener, string, error) {
+	if err := openFolder(dir); err != nil {
+		return nil, "", err
 	}
+	sweep(dir)
 	for n := 1; n <= socketsMax; n++ {
 		path := filepath.Join(dir, name+suffix)
 		if n > 1 {
 			path = filepath.Join(dir, name+"-"+strconv.Itoa(n)+suffix)
 		}
-		// A link, unlike a rename, never takes another one's name.
-		err := os.Link(making, path)
-		if err == nil {
-			return path, os.Remove(making)
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
 		}
-		if !errors.Is(err, os.ErrExist) {
-			return "", err
+		if err != nil {
+			return nil, "", err
 		}
+		l.SetUnlinkOnClose(false) // Close of the server does it, once
+		// Who connects before this is judged by the kernel's word on it, as everybody is.
+		if err := os.Chmod(path, socketMode); err != nil {
+			return nil, "", errors.Join(err, l.Close(), os.Remove(path))
+		}
+		return l, path, nil
 	}
-	return "", fmt.Errorf("%s: %d sockets of this name are there", dir, socketsMax)
+	return nil, "", fmt.Errorf("%s: %d sockets of this name are there", dir, socketsMax)
 }
 
 // Sockets returns the parameter sockets in the folders, by path within each; folders that are absent or not to be trusted

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -79,7 +80,7 @@ func serve(t *testing.T, o Options) *Server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
+		if err := s.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -168,7 +169,7 @@ func TestModes(t *testing.T) {
 			t.Errorf("%s: %v, want %v (%v)", path, fi.Mode(), want, err)
 		}
 	}
-	if err := s.Close(); err != nil {
+	if err := s.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
@@ -190,31 +191,75 @@ func TestTwoOfOneName(t *testing.T) {
 	dial(t, b.Path())
 }
 
-// TestStaleSocket: what a killed process left is removed, what a live one serves and what is no socket stays.
-func TestStaleSocket(t *testing.T) {
-	dir := tempFolder(t)
-	live := serve(t, Options{Folders: []string{dir}, Role: "mds"})
-	stale := filepath.Join(dir, "oss-1.sock")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+// abandoned leaves a socket that nobody listens on, as a process that is killed does.
+func abandoned(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.SetUnlinkOnClose(false)
-	l.Close()
-	file := filepath.Join(dir, "notes.sock")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
+	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	serve(t, Options{Folders: []string{dir}})
-	if _, err := os.Lstat(stale); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the stale socket is still there: %v", err)
+}
+
+// TestStaleSocket: what a killed process left is removed, what a live one serves or may be making, and what is none of
+// ours, stays.
+func TestStaleSocket(t *testing.T) {
+	dir := tempFolder(t)
+	live := serve(t, Options{Folders: []string{dir}, Role: "mds"})
+	child := exec.Command("true")
+	if err := child.Run(); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := os.Lstat(file); err != nil {
-		t.Error(err)
+	socket := func(role string, pid int) string { return filepath.Join(dir, fmt.Sprintf("%s-%d.sock", role, pid)) }
+	old, file := socket("client", os.Getppid()), filepath.Join(dir, "notes.sock")
+	leftovers := map[string]bool{ // path -> goes
+		socket("oss", child.ProcessState.Pid()): true, socket("oss", os.Getpid()): true, old: true,
+		filepath.Join(dir, "odd.sock"): true, socket("oss", os.Getppid()): false, filepath.Join(dir, "other"): false,
+	}
+	for path := range leftovers {
+		abandoned(t, path)
+	}
+	hour := time.Now().Add(-time.Hour)
+	if err := errors.Join(os.Chtimes(old, hour, hour), os.WriteFile(file, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	leftovers[file] = false
+	again := serve(t, Options{Folders: []string{dir}})
+	if again.Path() != socket("oss", os.Getpid()) {
+		t.Errorf("%s: the socket of an earlier process of this number was not replaced", again.Path())
+	}
+	delete(leftovers, again.Path())
+	for path, goes := range leftovers {
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) != goes {
+			t.Errorf("%s: %v, goes: %v", path, err, goes)
+		}
 	}
 	dial(t, live.Path())
-	if got := Sockets([]string{dir}); len(got) != 2 {
-		t.Error(got)
+	dial(t, again.Path())
+}
+
+// TestSilentProcess: one that is stopped costs a moment, not for ever; and who asks can end the wait.
+func TestSilentProcess(t *testing.T) {
+	path := filepath.Join(tempFolder(t), "oss-1.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	began := time.Now()
+	if _, err := Dial(t.Context(), path); status.Of(err) != status.TimedOut || Gone(err) || !strings.Contains(err.Error(), "does not answer") {
+		t.Error(err)
+	}
+	if d := time.Since(began); d < greetTime || d > 3*greetTime {
+		t.Errorf("waited %v", d)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Dial(ctx, path); err == nil || time.Since(began) > 4*greetTime {
+		t.Error(err)
 	}
 }
 
@@ -378,15 +423,40 @@ func TestCloseCutsOff(t *testing.T) {
 	s := serve(t, Options{Folders: []string{tempFolder(t)}})
 	p := dial(t, s.Path())
 	began := time.Now()
-	if err := s.Close(); err != nil || time.Since(began) > idleTime/2 {
+	if err := s.Close(context.Background()); err != nil || time.Since(began) > idleTime/2 {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 	if _, err := p.Get("*", false); err == nil {
 		t.Error("a closed server answers")
 	}
-	if err := s.Close(); err != nil {
+	if err := s.Close(context.Background()); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestCloseIsBounded: a parameter that hangs does not keep the process from stopping.
+func TestCloseIsBounded(t *testing.T) {
+	r := registry()
+	reading, release := make(chan struct{}), make(chan struct{})
+	r.Text("a.b.hangs", "", func() string { close(reading); <-release; return "" })
+	s := serve(t, Options{Folders: []string{tempFolder(t)}, Registry: r})
+	p := dial(t, s.Path())
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		_, _ = p.Get("a.b.hangs", false) // it is cut off
+	}()
+	<-reading
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(s.Path()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+	close(release)
+	<-asked
 }
 
 func FuzzRequest(f *testing.F) {
@@ -401,7 +471,7 @@ func FuzzRequest(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() {
-		if err := errors.Join(s.Close(), os.RemoveAll(dir)); err != nil {
+		if err := errors.Join(s.Close(context.Background()), os.RemoveAll(dir)); err != nil {
 			f.Error(err)
 		}
 	})

@@ -76,8 +76,9 @@ func Listen(o Options) (*Server, error) {
 // Path is where the socket is.
 func (s *Server) Path() string { return s.path }
 
-// Close removes the socket, cuts off who is connected and waits for the setters that run.
-func (s *Server) Close() error {
+// Close removes the socket, cuts off who is connected and waits, within ctx, for the parameters that are being read or set.
+// One that hangs must not keep a process from stopping.
+func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	conns := s.conns
 	s.conns = nil
@@ -94,8 +95,14 @@ func (s *Server) Close() error {
 	for c := range conns {
 		_ = c.Close() // its goroutine closes it too
 	}
-	s.wait.Wait()
-	return err
+	done := make(chan struct{})
+	go func() { s.wait.Wait(); close(done) }()
+	select {
+	case <-done:
+		return err
+	case <-ctx.Done():
+		return errors.Join(err, fmt.Errorf("a parameter is still being read or set: %w", ctx.Err()))
+	}
 }
 
 // accept serves peers, connsMax at once; the kernel keeps the others waiting.

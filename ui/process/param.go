@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/strakefs/strake/ui/param"
 )
@@ -39,10 +40,15 @@ func (p *Process) ParamSocket() string {
 	return p.param.Path()
 }
 
+// paramLimit bounds the wait for a parameter that is being read or set while the process stops.
+const paramLimit = time.Second
+
 // closeParam ends what lctl is doing.
-func (p *Process) closeParam() error {
+func (p *Process) closeParam(ctx context.Context) error {
 	if p.param == nil {
 		return nil
 	}
-	return p.param.Close()
+	ctx, cancel := context.WithTimeout(ctx, paramLimit)
+	defer cancel()
+	return p.param.Close(ctx)
 }

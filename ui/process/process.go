@@ -174,7 +174,7 @@ func (p *Process) Wait() error {
 
 // Close takes the parameter socket away, unmounts, then stops the targets, then the dashboard.
 func (p *Process) Close(ctx context.Context) error {
-	errs := []error{p.closeParam()}
+	errs := []error{p.closeParam(ctx)}
 	for _, m := range p.mounts {
 		if err := m.Unmount(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", m.Dir(), err))
