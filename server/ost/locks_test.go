@@ -450,6 +450,42 @@ func (n *node) waiting(id uint64) int {
 	return i.Waiting
 }
 
+// Two clients hold each other's objects and ask for them without locks, many times at once: what is given back passes by.
+func TestLocklessRequestsOfTwoClientsCross(t *testing.T) {
+	n, _, _ := pair(t, ost.Options{})
+	m := [2]*mount{n.mount(10), n.mount(11)}
+	var held [2]lockcache.Grant
+	for k := range m {
+		held[k], _ = m[k].acquire(uint64(k+1), ldlm.PW, extent.EOF)
+		m[k].keep(uint64(k+1), []byte("dirty"))
+	}
+	const each = 4 // of 8 slots: the rest is for what is written back
+	var wg sync.WaitGroup
+	for k := range m {
+		for range each {
+			wg.Go(func() {
+				if _, err := m[k].write(uint64(2-k), 5, []byte("x")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	eventually(t, "all wait", func() bool { return n.waiting(1) == each && n.waiting(2) == each })
+	start := time.Now()
+	for k := range m {
+		m[k].cache.Unpin(held[k].Handle)
+	}
+	wg.Wait()
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("it took %v: somebody was evicted", d)
+	}
+	for id := uint64(1); id <= 2; id++ {
+		if got := must(m[0].read(id, 0, 10)); string(got) != "dirtyx" {
+			t.Errorf("object %d: %q", id, got)
+		}
+	}
+}
+
 // handBack does what a client does after its target has been started again.
 func (m *mount) handBack() int {
 	m.t.Helper()
