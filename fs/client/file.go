@@ -87,12 +87,13 @@ func (c *Client) Create(ctx context.Context, who *mdc.Caller, parent fid.FID, en
 	defer c.putEntry(e)
 	life := c.life.Load()
 	c.names.add(parent.Ino(), entry)
-	k := c.ask(fid.FID{}, e)
-	c.stale(parent.Ino())
+	k, pk := c.ask(fid.FID{}, e), c.entering(parent)
 	if err := c.mdc.Create(ctx, who, parent, entry, what, e); err != nil {
 		return nil, err
 	}
-	c.changes.mark(parent.Ino())
+	if e.HasParent {
+		c.entered(&pk, parent, &e.Parent, e.Transno)
+	}
 	c.keep(&k, e, true, name{parent.Ino(), entry})
 	h, err := c.opened(ctx, e, c.get(e.Attr.FID), &opening{what.Flags, life}, a)
 	if err == nil && e.Created && !what.Tmpfile {

@@ -76,12 +76,11 @@ func (c *Client) Make(ctx context.Context, who *mdc.Caller, parent fid.FID, entr
 	e := c.entry()
 	defer c.putEntry(e)
 	c.names.add(parent.Ino(), entry)
-	k := c.ask(fid.FID{}, e)
-	c.stale(parent.Ino())
+	k, pk := c.ask(fid.FID{}, e), c.entering(parent)
 	if err := c.mdc.Create(ctx, who, parent, entry, what, e); err != nil {
 		return err
 	}
-	c.changes.mark(parent.Ino())
+	c.entered(&pk, parent, &e.Parent, e.Transno)
 	c.keep(&k, e, true, name{parent.Ino(), entry})
 	*a = e.Attr
 	switch {
@@ -126,13 +125,12 @@ func (c *Client) Link(ctx context.Context, who *mdc.Caller, f, parent fid.FID, e
 	if in != nil {
 		defer c.put(in)
 	}
-	k := c.ask(f, e)
+	k, pk := c.ask(f, e), c.entering(parent)
 	c.stale(f.Ino())
-	c.stale(parent.Ino())
 	if err := c.mdc.Link(ctx, who, f, parent, entry, e); err != nil {
 		return err
 	}
-	c.changes.mark(parent.Ino())
+	c.entered(&pk, parent, &e.Parent, e.Transno)
 	c.keep(&k, e, true, name{parent.Ino(), entry})
 	if err := c.fill(ctx, e, in, a); err != nil {
 		return err
@@ -149,12 +147,12 @@ func (c *Client) Unlink(ctx context.Context, who *mdc.Caller, parent fid.FID, en
 	if n := c.nodes.forget(parent.Ino(), entry); n != nil {
 		c.stale(n.fid.Ino())
 	}
-	c.stale(parent.Ino())
+	pk := c.entering(parent)
 	if err := c.mdc.Unlink(ctx, who, parent, entry, rmdir, &out); err != nil {
 		return err
 	}
 	c.names.remove(parent.Ino(), entry)
-	c.changes.mark(parent.Ino())
+	c.entered(&pk, parent, &out.Parent, out.Transno)
 	c.left(&out.Child)
 	return c.settle(ctx, &out.Parent, parent)
 }
@@ -214,8 +212,7 @@ func (c *Client) Rename(ctx context.Context, who *mdc.Caller, r *mdc.Renaming) e
 			c.stale(n.fid.Ino())
 		}
 	}
-	c.stale(r.From.Ino())
-	c.stale(r.To.Ino())
+	from, to := c.entering(r.From), c.entering(r.To)
 	c.renames.Add(1)
 	defer c.renamed()
 	var out mdc.Renamed
@@ -231,8 +228,10 @@ func (c *Client) Rename(ctx context.Context, who *mdc.Caller, r *mdc.Renaming) e
 		c.names.remove(r.From.Ino(), r.FromName)
 	}
 	c.changes.mark(out.Moved.FID.Ino())
-	c.changes.mark(r.From.Ino())
-	c.changes.mark(r.To.Ino())
+	c.entered(&from, r.From, &out.FromParent, out.Transno)
+	if r.To != r.From {
+		c.entered(&to, r.To, &out.ToParent, out.Transno)
+	}
 	switch {
 	case out.Target.FID.IsZero():
 	case r.Flags&RenameExchange != 0:

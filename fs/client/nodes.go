@@ -11,6 +11,7 @@ import (
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/mdc"
+	"github.com/strakefs/strake/fs/wire"
 )
 
 // wanted are the bits asked for with an inode's attributes.
@@ -38,9 +39,11 @@ type node struct {
 	valid ldlm.Bits
 	dead  bool // guarded by mu
 	// epoch changes when a bit is lost, and is never that of another node or time; never 0. guarded by mu
-	epoch  uint32
-	attr   attr.Attr // guarded by mu
-	layout []byte    // guarded by mu
+	epoch uint32
+	attr  attr.Attr // guarded by mu
+	// changed numbers this client's newest change of a folder that attr follows. guarded by mu
+	changed wire.Transno
+	layout  []byte // guarded by mu
 	// names lead here, as far as this client has looked them up. guarded by mu
 	names []name
 	// xattrs holds values, nil for absent names. guarded by mu
@@ -256,7 +259,43 @@ func (c *Client) ask(f fid.FID, e *mdc.Entry) asked {
 		n.mu.Unlock()
 		e.Want = wanted &^ k.held
 	}
+	if c.hot.is(f.Ino()) {
+		e.Want &^= ldlm.Update // It would be called back at once.
+	}
 	return k
+}
+
+// entering prepares a change of a folder's entries.
+func (c *Client) entering(folder fid.FID) asked {
+	var k asked
+	if n := c.nodes.find(folder.Ino()); n != nil {
+		n.mu.Lock()
+		k.n, k.epoch = n, n.epoch
+		n.mu.Unlock()
+	}
+	return k
+}
+
+// entered takes over a folder's attributes as they are after a change of its entries. Changes in parallel may be answered in
+// any order: the one with the highest number counts.
+func (c *Client) entered(k *asked, folder fid.FID, a *attr.Attr, number wire.Transno) {
+	c.changes.mark(folder.Ino())
+	n := k.n
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.valid&attrBits != attrBits:
+	case n.epoch != k.epoch || a.FID != folder:
+		n.valid &^= attrBits
+	case number > n.changed:
+		n.changed = number
+		none := n.attr.NoXattr
+		n.attr = *a
+		n.attr.NoXattr, n.attr.Under = none, n.epoch
+	}
 }
 
 // keep caches an answer under the lock that came with it, and under those held all the time since it was asked for. own
@@ -286,7 +325,9 @@ func (c *Client) keep(k *asked, e *mdc.Entry, own bool, entry name) {
 	n.held |= e.Bits
 	usable &= n.held
 	if !newest || n.dead {
-		n.valid &^= attrBits | ldlm.Xattr
+		if own {
+			n.valid &^= attrBits | ldlm.Xattr
+		}
 		return
 	}
 	c.fillLocked(n, e, usable, entry)

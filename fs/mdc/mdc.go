@@ -33,6 +33,8 @@ type Entry struct {
 	// Parent holds the folder's attributes after the change if HasParent.
 	Parent    attr.Attr
 	HasParent bool
+	// Transno numbers the change, 0 for an answer that changed nothing.
+	Transno wire.Transno
 	// Want are the bits of a lock on the inode that the answer should bring. Set it before each call; 0 asks for none.
 	Want ldlm.Bits
 	// Lock is the lock that the answer brought, of mode PR, and Bits what of it was granted; 0 for none. It is pinned until
@@ -120,13 +122,32 @@ func (m *MDC) Late(op wire.Op, body []byte) {
 
 // call runs one request: body goes out, reply is filled.
 func (m *MDC) call(ctx context.Context, op wire.Op, body, reply rpc.Message, into []byte) (int, error) {
-	r := m.requests.Get().(*rpc.Request)
-	r.Op, r.Body, r.Reply, r.Into = op, body, reply, into
+	r := m.request(op, body, reply)
+	r.Into = into
 	err := m.imp.Do(ctx, r)
 	n := r.N
+	m.done(r)
+	return n, err
+}
+
+// change runs a request that changes something, and returns the number of the change.
+func (m *MDC) change(ctx context.Context, op wire.Op, body, reply rpc.Message) (wire.Transno, error) {
+	r := m.request(op, body, reply)
+	err := m.imp.Do(ctx, r)
+	n := r.Transno
+	m.done(r)
+	return n, err
+}
+
+func (m *MDC) request(op wire.Op, body, reply rpc.Message) *rpc.Request {
+	r := m.requests.Get().(*rpc.Request)
+	r.Op, r.Body, r.Reply, r.Into = op, body, reply, nil
+	return r
+}
+
+func (m *MDC) done(r *rpc.Request) {
 	r.Body, r.Reply, r.Into = nil, nil, nil
 	m.requests.Put(r)
-	return n, err
 }
 
 // want is what a request says of the lock that it would like, nil for none.
@@ -147,8 +168,8 @@ func (m *MDC) entry(ctx context.Context, op wire.Op, body rpc.Message, out *Entr
 	if out.Want != 0 && m.locks != nil {
 		m.locks.Expect(&out.window)
 	}
-	_, err := m.call(ctx, op, body, p, nil)
-	if err == nil {
+	var err error
+	if out.Transno, err = m.change(ctx, op, body, p); err == nil {
 		err = out.take(op, p)
 	}
 	if out.Want != 0 && m.locks != nil {

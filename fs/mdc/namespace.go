@@ -108,6 +108,7 @@ func (m *MDC) Link(ctx context.Context, c *Caller, f, parent fid.FID, name strin
 // gone.
 type Unlinked struct {
 	Child, Parent attr.Attr
+	Transno       wire.Transno
 }
 
 // Unlink removes a name; rmdir asks for a folder, which must be empty.
@@ -120,7 +121,8 @@ func (m *MDC) Unlink(ctx context.Context, c *Caller, parent fid.FID, name string
 	q.Rmdir = rmdir
 	p := wirepb.UnlinkReplyFromVTPool()
 	defer p.ReturnToVTPool()
-	if _, err := m.call(ctx, wire.OpUnlink, q, p, nil); err != nil {
+	var err error
+	if out.Transno, err = m.change(ctx, wire.OpUnlink, q, p); err != nil {
 		return err
 	}
 	if err := wire.Attr(p.Attr, &out.Child); err != nil {
@@ -141,6 +143,7 @@ type Renaming struct {
 type Renamed struct {
 	Moved, Target        attr.Attr
 	FromParent, ToParent attr.Attr
+	Transno              wire.Transno
 }
 
 // Rename moves a name, exchanges two, or leaves a whiteout behind, as renameat2(2) does.
@@ -163,7 +166,8 @@ func (m *MDC) Rename(ctx context.Context, c *Caller, r *Renaming, out *Renamed) 
 	q.Flags = r.Flags
 	p := wirepb.RenameReplyFromVTPool()
 	defer p.ReturnToVTPool()
-	if _, err := m.call(ctx, wire.OpRename, q, p, nil); err != nil {
+	var err error
+	if out.Transno, err = m.change(ctx, wire.OpRename, q, p); err != nil {
 		return err
 	}
 	if err := wire.Attr(p.Moved, &out.Moved); err != nil {

@@ -25,8 +25,10 @@ import (
 // grantable are the bits that clients cache under.
 const grantable = ldlm.Lookup | ldlm.Update | ldlm.Layout | ldlm.Perm | ldlm.Xattr
 
-// ctimeAgeLimit is Lustre's: a folder that another client changed less than this ago is likely to be changed again.
-const ctimeAgeLimit = 10 * time.Second
+// ctimeAgeLimit keeps UPDATE of a folder from a client when another one changed it less than this ago. Lustre has 10 s; here
+// the kernel asks for a folder's attributes with every path through it that no lock covers, and a client whose lock was
+// called back does not ask again for a while by itself.
+const ctimeAgeLimit time.Duration = 0
 
 // wants returns the bits that a request would like with its answer, 0 for none. LOOKUP is left out where the operation
 // does not check that a name leads to the inode.
