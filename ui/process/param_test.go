@@ -178,7 +178,7 @@ func (r *refusals) Write(line []byte) (int, error) {
 }
 
 // TestEveryParameterCanBePermanent sets every parameter that can be set to what it is, for good, and starts again: a part
-// that registers before it is ready, or with a lock held, hangs or panics here.
+// that registers before it is ready, or with a lock held, hangs or panics here. Each is in docs/parameters.md.
 func TestEveryParameterCanBePermanent(t *testing.T) {
 	base, dir := t.TempDir(), mountPoint(t)
 	start := func() *process.Process {
@@ -192,11 +192,18 @@ func TestEveryParameterCanBePermanent(t *testing.T) {
 	}
 	p := start()
 	h := &pair{t: t, mds: p, oss: p}
+	docs, err := os.ReadFile("../../docs/parameters.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	set := map[string]bool{}
 	for line := range strings.Lines(h.must("get_param", "-F", "**")) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), "==")
 		if !ok || value == "" {
 			continue
+		}
+		if last := name[strings.LastIndexByte(name, '.'):]; !bytes.Contains(docs, []byte(last+"`")) {
+			t.Errorf("%s can be set and is not in docs/parameters.md", name)
 		}
 		e := strings.Split(name, ".")
 		if len(e) > 2 {
