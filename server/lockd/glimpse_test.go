@@ -1,9 +1,11 @@
 package lockd_test
 
 import (
+	"context"
 	"sync"
 	"testing"
 
+	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/extent"
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
@@ -78,5 +80,48 @@ func TestGlimpseOfALostWriter(t *testing.T) {
 	wg.Wait()
 	if c.wasEvicted("a") == "" {
 		t.Error("a was not evicted")
+	}
+}
+
+// The server's own operation asks writers for the size too, and leaves when its context ends.
+func TestGlimpseOfTheServer(t *testing.T) {
+	c := newCluster(t, lockd.Options{})
+	a := c.client("a")
+	e, id := env.New(), object(1).Object()
+	c.store.set(id, 500)
+	if v, err := c.locks.Glimpse(t.Context(), e, id); err != nil || v.Size != 500 || c.locks.Namespace().LockCount() != 0 {
+		t.Fatalf("alone: %+v, %v", v, err)
+	}
+	if _, _, err := a.lock(write(1, 0, 10)); err != nil {
+		t.Fatal(err)
+	}
+	ask, answer := make(chan struct{}, 2), make(chan struct{}, 2)
+	a.onGlimpse = func(wire.AST) (ldlm.LVB, error) { ask <- struct{}{}; <-answer; return ldlm.LVB{Size: 9000}, nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	got := later(func() error { _, err := c.locks.Glimpse(ctx, env.New(), id); return err })
+	<-ask
+	cancel()
+	within(t, "who gave up", got, context.Canceled)
+	answer <- struct{}{}
+	answer <- struct{}{}
+	if v, err := c.locks.Glimpse(t.Context(), e, id); err != nil || v.Size != 9000 {
+		t.Errorf("beside a writer: %+v, %v", v, err)
+	}
+}
+
+// Recall calls back and waits for nobody; a client's own locks are spared where the operation is its own.
+func TestRecall(t *testing.T) {
+	c := newCluster(t, lockd.Options{})
+	a, b := c.client("a"), c.client("b")
+	for _, k := range []*client{a, b} {
+		if _, _, err := k.lock(ldlm.Request{Res: object(1), Mode: ldlm.PR, Extent: extent.Extent{End: 4096}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := lockd.LocalLock{Res: object(1), Mode: ldlm.PW, Extent: extent.Extent{End: 10}, Cause: c.sessionsOf("a")[0].lock.ID(), Own: true}
+	c.locks.Recall(env.New(), &l)
+	until(t, "b has given its lock back", func() bool { return c.locks.Namespace().LockCount() == 1 })
+	if n := a.count(wire.OpBlockingAST); n != 0 {
+		t.Errorf("%d blocking ASTs to the client whose operation it is", n)
 	}
 }
