@@ -221,6 +221,7 @@ func TestHotFolder(t *testing.T) {
 		c.now.Store(&f)
 	}
 	clock(0)
+	c.h.ctimeAge.Store(int64(10 * time.Second))
 	a, b := c.holding(), c.holding()
 	p := a.must(fid.Root, "p", dir|0o755)
 	a.must(p, "x", reg|0o644)
@@ -580,6 +581,38 @@ func TestEviction(t *testing.T) {
 	}
 	if now := exportOf(c, b); now == nil || now == was {
 		t.Error("the client has its old export")
+	}
+}
+
+// TestWantedAndAway: a client that holds a lock and has gone without a word is waited for no longer than the grace, once somebody
+// wants the lock.
+func TestWantedAndAway(t *testing.T) {
+	const grace = 300 * time.Millisecond
+	c := newCluster(t, func(c *cluster) { c.grace = grace })
+	c.h.ctimeAge.Store(0)
+	a, b := c.holding(), c.holding()
+	f := a.must(fid.Root, "f", reg|0o644)
+	if _, err := b.lookup(root, fid.Root, "f"); err != nil {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = b.imp.Close(gone) // Says no good-bye.
+	was := exportOf(c, b)
+	if was == nil {
+		t.Fatal("the client said good-bye")
+	}
+	start := time.Now()
+	inTime(t, 15*time.Second, func() {
+		if _, err := a.setattr(root, f, attr.ValidMode, &wirepb.Attr{Mode: 0o600}, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	if d := time.Since(start); d < grace/2 {
+		t.Errorf("after %v it has not had its grace", d)
+	}
+	if exportOf(c, b) != nil {
+		t.Error("the client was not evicted")
 	}
 }
 
