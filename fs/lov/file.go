@@ -24,7 +24,8 @@ type File struct {
 	fid    fid.FID
 	layout *layout.Layout
 	gate   gate
-	tail   gate // appends, one at a time
+	tail   gate   // appends, one at a time
+	reader Reader // of calls that bring none
 	// objects holds the objects of all components, stripe after stripe.
 	objects []osc.Object
 	// missing counts objects whose OST was not in the set yet.
@@ -289,6 +290,7 @@ func (f *File) Close() {
 	for i := range f.objects {
 		if f.usable(i) {
 			f.objects[i].Start(extent.Extent{End: extent.EOF})
+			f.objects[i].DropAhead()
 		}
 	}
 }

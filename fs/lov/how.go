@@ -13,7 +13,7 @@ type How struct {
 	// Mapped: a WRITE of mapped pages. It never waits for a lock that waits for it (osc.Object.Lock), and is not atomic over
 	// a stripe's edge.
 	Mapped bool
-	// Reader is the open file's reading, for read-ahead; nil does none.
+	// Reader is the open file's reading, for read-ahead; nil is one that all such calls on the file share.
 	Reader *Reader
 
 	// Uncached is set by the call when the object is contended and no lock covers the bytes: the kernel must not keep pages of

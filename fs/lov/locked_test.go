@@ -356,3 +356,53 @@ func TestDirectIOIsCoherent(t *testing.T) {
 		}
 	}
 }
+
+// TestReadAhead: strides and small reads in order are read ahead under the lock that is held; what another client, or this
+// one, writes meanwhile is seen.
+func TestReadAhead(t *testing.T) {
+	for _, stripes := range []int{1, 4} {
+		s := newSite(t, siteOptions{osts: 4})
+		a, b := s.join(osc.Options{MaxAge: time.Millisecond}), s.join(osc.Options{})
+		a.set.SetReadAhead(lov.ReadAhead{Max: 16 << 20, PerFile: 4 << 20})
+		fa, fb := a.open(7, stripes), b.open(7, stripes)
+		rnd := rand.New(rand.NewPCG(seed(t), uint64(stripes)))
+		want := make([]byte, 4<<20)
+		for i := range want {
+			want[i] = byte(rnd.Uint32())
+		}
+		mustWrite(t, fb, want, 0, false)
+		mustRead(t, fa, len(want), 0) // the lock
+		for round := range 4 {
+			const rec = 47008
+			h := lov.How{Paged: true, Reader: new(lov.Reader)}
+			step := uint64(4 * rec)
+			if round%2 == 1 {
+				step = rec
+			}
+			for off := uint64(round); off+rec < uint64(len(want)); off += step {
+				got := make([]byte, rec)
+				if n, err := fa.Read(bg, got, off, &h); n != rec || err != nil || !bytes.Equal(got, want[off:off+rec]) {
+					t.Fatalf("round %d: %d at %d differ: %v", round, n, off, err)
+				}
+				if round > 1 && rnd.IntN(5) == 0 {
+					f := fa
+					if rnd.IntN(2) == 0 {
+						f = fb
+					}
+					at := min(off+rnd.Uint64N(3*step), uint64(len(want)-1000))
+					data := bytes.Repeat([]byte{byte(off)}, 1000)
+					mustWrite(t, f, data, at, rnd.IntN(2) == 0)
+					copy(want[at:], data)
+				}
+			}
+		}
+		var hits uint64
+		for _, c := range a.oscs {
+			hits += c.AheadHits()
+		}
+		if hits == 0 {
+			t.Fatal("nothing was read ahead")
+		}
+		t.Logf("%d bytes of read-ahead used\n%s", hits, a.set.ReadAheadStats())
+	}
+}

@@ -25,8 +25,6 @@ type pins struct {
 	list []span
 }
 
-var noExtent extent.Extent
-
 // takePins returns an empty pins; give gives it back.
 func (f *File) takePins() *pins {
 	p, _ := f.set.pins.Get().(*pins)

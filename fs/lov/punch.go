@@ -113,7 +113,7 @@ func (f *File) alone(ctx context.Context, p *pins, prepare func(context.Context)
 		p.give()
 		f.gate.leave()
 	}
-	err := p.lock(ctx, askWrite, noExtent)
+	err := p.lock(ctx, askWrite, extent.Extent{})
 	if err == nil {
 		err = prepare(ctx)
 	}

@@ -37,10 +37,21 @@ func (f *File) read(ctx context.Context, b []byte, off uint64, h *How) (int, err
 			b = b[:min(uint64(len(b)), end-off)]
 		}
 	}
+	var n int
+	var err error
 	if c, ok := f.chunk(off, uint64(len(b))); ok {
-		return f.readOne(ctx, b, c, h)
+		n, err = f.readOne(ctx, b, c, h)
+	} else {
+		n, err = f.readMany(ctx, b, off, h)
 	}
-	return f.readMany(ctx, b, off, h)
+	if n > 0 && !h.Direct && !h.Uncached {
+		r := h.Reader
+		if r == nil {
+			r = &f.reader
+		}
+		f.readAhead(r, off, uint64(n))
+	}
+	return n, err
 }
 
 // pageSize is the kernel's; larger ones cost a lock on more than is read.
@@ -49,7 +60,7 @@ const pageSize = 4096
 // holds is the range whose pages the kernel holds for a read.
 func (h *How) holds(off uint64, n int) extent.Extent {
 	if !h.Paged || h.Direct {
-		return noExtent
+		return extent.Extent{}
 	}
 	return extent.Extent{Start: off, End: off + uint64(n)}
 }

@@ -25,7 +25,7 @@ func (f *File) Seek(ctx context.Context, off uint64, hole bool) (uint64, error) 
 	p := f.takePins()
 	defer p.give()
 	p.tail(off)
-	if err := p.lock(ctx, osc.Ask{Mode: ldlm.PR}, noExtent); err != nil {
+	if err := p.lock(ctx, osc.Ask{Mode: ldlm.PR}, extent.Extent{}); err != nil {
 		return 0, err
 	}
 	size := f.Size()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/strakefs/strake/fs/layout"
@@ -23,6 +24,8 @@ type Set struct {
 
 	kernel osc.Kernel
 	pins   sync.Pool // of *pins
+	limits atomic.Pointer[ReadAhead]
+	ahead  readAheadStats
 
 	// running counts calls that go on although their caller was interrupted.
 	running sync.WaitGroup

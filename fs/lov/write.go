@@ -68,7 +68,7 @@ func (f *File) write(ctx context.Context, w writing, h *How) (int, error) {
 	p := f.takePins()
 	defer p.give()
 	p.cover(extent.Extent{Start: w.off, End: w.off + w.n})
-	if err := p.lock(ctx, askWrite, noExtent); err != nil {
+	if err := p.lock(ctx, askWrite, extent.Extent{}); err != nil {
 		return 0, err
 	}
 	return w.under(ctx, p)
@@ -249,7 +249,7 @@ func (f *File) Append(ctx context.Context, data [][]byte, mtime attr.Time, direc
 	p := f.takePins()
 	defer p.give()
 	p.all()
-	if err := p.lock(ctx, askWrite, noExtent); err != nil {
+	if err := p.lock(ctx, askWrite, extent.Extent{}); err != nil {
 		return 0, 0, err
 	}
 	w := writing{f: f, data: data, mtime: mtime, through: direct, paged: !direct}

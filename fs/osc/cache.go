@@ -2,6 +2,7 @@ package osc
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/strakefs/strake/fs/ldlm"
 )
@@ -47,6 +48,8 @@ type share struct {
 // Invariant: the bytes of all buffers, in use and free, never exceed the limit.
 type Cache struct {
 	limit int64
+	// ahead is the bytes taken that hold what was read ahead.
+	ahead atomic.Int64
 
 	mu     sync.Mutex
 	used   int64         // guarded by mu: bytes taken

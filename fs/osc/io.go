@@ -190,6 +190,12 @@ func (o *Object) Read(ctx context.Context, b []byte, off uint64, lock ldlm.Handl
 	for n := 0; n < len(b); {
 		k, g := o.overlay(b[n:], off+uint64(n), gaps[:0])
 		for _, e := range g {
+			if lock != 0 {
+				e.Start += uint64(o.takeAhead(b[e.Start-off:e.End-off], e.Start))
+			}
+			if e.Empty() {
+				continue
+			}
 			if err := o.fetch(ctx, b[e.Start-off:e.End-off], e.Start, lock); err != nil {
 				return err
 			}

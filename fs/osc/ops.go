@@ -136,6 +136,8 @@ func (o *Object) Seek(ctx context.Context, off uint64, hole bool, lock ldlm.Hand
 
 // change runs a request that changes the object under a lock; field is where the request names it.
 func (o *Object) change(lock ldlm.Handle, field *uint64, op wire.Op, body rpc.Message) (*wirepb.ObjectReply, error) {
+	o.osc.aheads.drop(o.osc, o.id, whole)
+	defer o.osc.aheads.drop(o.osc, o.id, whole)
 	for {
 		h, ok := o.osc.remote(lock)
 		if !ok {

@@ -86,6 +86,7 @@ type OSC struct {
 	live   live
 	replay replay
 	loose  loose
+	aheads aheads
 	// maxDirty, maxInFlight and maxRPC are parameters: bytes, requests, bytes.
 	maxDirty, maxInFlight, maxRPC atomic.Int64
 
@@ -196,6 +197,7 @@ func (c *OSC) Close(ctx context.Context) error {
 	}
 	c.freezeOldest(^uint64(0))
 	c.wg.Wait()
+	c.aheads.dropAll(c)
 	c.cache.announce()
 	c.cache.leave(c.share)
 	c.unregister(c.o.Stats)

@@ -66,6 +66,7 @@ func (w owner) Revoke(ctx context.Context, r *lockcache.Revocation) {
 	}
 	c, e := w.c, r.Desc.Extent
 	c.covers.remove(v)
+	c.aheads.drop(c, v.id, e)
 	c.dropPages(ctx, v, e)
 	if r.Why == lockcache.WhyEvicted {
 		if v.epoch == c.epoch.Load() { // this lock alone was lost
@@ -119,6 +120,7 @@ func (w owner) Lost() {
 	c := w.c
 	c.epoch.Add(1)
 	c.covers.clear()
+	c.aheads.dropAll(c)
 	for _, o := range c.live.all(nil) {
 		o.lose(extent.Extent{End: extent.EOF})
 	}

@@ -145,6 +145,8 @@ func (o *Object) finish(w *write, err error) {
 			o.holder.Written(o.tag, w.end)
 		}
 	}
+	// What was read ahead before the answer is older; until now the write hid it.
+	o.osc.aheads.drop(o.osc, o.id, extent.Extent{Start: w.start, End: w.end})
 	bl := w.bl
 	for i, v := range bl.writes {
 		if v == w {

@@ -274,6 +274,7 @@ func (c *OSC) writeback() {
 		case <-c.share.kick:
 			timer.Reset(c.o.MaxAge)
 		case <-c.share.press:
+			c.aheads.dropAll(c)
 			c.freezeOldest(c.pressBytes())
 		case <-timer.C:
 			if wait, ok := c.freezeAged(); ok {
@@ -332,6 +333,7 @@ func (c *OSC) freezeHead(meant func(*block) bool) uint64 {
 func (c *OSC) press(why shortage) {
 	c.freezeOldest(c.pressBytes())
 	if why == noRoom {
+		c.aheads.dropAll(c)
 		c.cache.press()
 	}
 }

@@ -208,3 +208,37 @@ func BenchmarkLocked(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkReadAhead reads 64 MiB in one thread, without and with read-ahead of the client: records in strides of four, as IO500's
+// hard read has them for one of four processes, small reads in order, and reads as large as the kernel's.
+func BenchmarkReadAhead(b *testing.B) {
+	_, clients := lockedSite(b, 1, osc.Options{})
+	f := clients[0].open(b, 1, 4, layout.StripeSizeDefault)
+	const size = 64 << 20
+	write(b, f, make([]byte, size), 0, false)
+	if err := f.Sync(bg); err != nil {
+		b.Fatal(err)
+	}
+	for _, c := range []struct {
+		name    string
+		n, step uint64
+	}{{"strided47008", 47008, 4 * 47008}, {"inorder128K", 128 << 10, 128 << 10}, {"inorder1M", 1 << 20, 1 << 20}} {
+		for name, l := range map[string]lov.ReadAhead{"off": {}, "on": {Max: 32 << 20, PerFile: 8 << 20}} {
+			b.Run(c.name+"/"+name, func(b *testing.B) {
+				clients[0].set.SetReadAhead(l)
+				buf := make([]byte, c.n)
+				b.SetBytes(int64(c.n))
+				h := lov.How{Paged: true, Reader: new(lov.Reader)}
+				off := uint64(0)
+				for b.Loop() {
+					if _, err := f.Read(bg, buf, off, &h); err != nil {
+						b.Fatal(err)
+					}
+					if off += c.step; off+c.n > size {
+						off = 0
+					}
+				}
+			})
+		}
+	}
+}
