@@ -258,17 +258,16 @@ func (k *worker) look(a int8) (fd int, out nameOut) {
 	fd, err := unix.Open(k.namePath(a), unix.O_PATH|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	var st unix.Stat_t
 	if err == nil {
-		err = unix.Fstat(fd, &st)
+		if err = unix.Fstat(fd, &st); err == unix.ESTALE { // removed since, and nobody has it open: not known what it was
+			unix.Close(fd)
+			k.timed("open(O_PATH)", call)
+			return -1, out
+		}
 		out = nameOut{ino: st.Ino, folder: st.Mode&unix.S_IFMT == unix.S_IFDIR}
 	} else if err == unix.ENOENT {
 		err, fd = nil, -1
 	}
-	in := nameIn{op: seeName, a: a}
-	steps := []step{nameStep(in, out)}
-	if out.ino != 0 && !out.folder {
-		steps = append(steps, nameStep(nameIn{op: seeLinks, ino: st.Ino}, nameOut{n: int(st.Nlink)}))
-	}
-	k.done(in.String(), call, err, steps...)
+	k.lookDone(call, a, out, &st, err)
 	return fd, out
 }
 
@@ -277,9 +276,26 @@ func (k *worker) lookup() {
 	if k.rng.IntN(4) == 0 {
 		a = k.anyLink()
 	}
-	if fd, _ := k.look(a); fd >= 0 {
-		unix.Close(fd)
+	var st unix.Stat_t
+	var out nameOut
+	call := k.h.now()
+	err := unix.Lstat(k.namePath(a), &st)
+	if err == nil {
+		out = nameOut{ino: st.Ino, folder: st.Mode&unix.S_IFMT == unix.S_IFDIR}
+	} else if err == unix.ENOENT {
+		err = nil
 	}
+	k.lookDone(call, a, out, &st, err)
+}
+
+// lookDone records what a name led to, and the links of a file.
+func (k *worker) lookDone(call int64, a int8, out nameOut, st *unix.Stat_t, err error) {
+	in := nameIn{op: seeName, a: a}
+	steps := []step{nameStep(in, out)}
+	if out.ino != 0 && !out.folder {
+		steps = append(steps, nameStep(nameIn{op: seeLinks, ino: st.Ino}, nameOut{n: int(st.Nlink)}))
+	}
+	k.done(in.String(), call, err, steps...)
 }
 
 // link gives a file a second name, or takes one away.
@@ -733,6 +749,7 @@ func (k *worker) readLog() {
 		return
 	}
 	var state logState
+	last := ""
 	if err == nil && len(text)%recordBytes != 0 {
 		err = fmt.Errorf("%d bytes read, records have %d", len(text), recordBytes)
 	}
@@ -746,8 +763,11 @@ func (k *worker) readLog() {
 			}
 		}
 		state = state.with(v)
+		if len(text)-i <= 12*recordBytes {
+			last += fmt.Sprintf(" %x", v)
+		}
 	}
-	k.done("read of the log", call, err, step{part: "log", kind: partLog, in: logIn{}, out: state, look: true, file: "log"})
+	k.done("read of the log", call, err, step{part: "log", kind: partLog, in: logIn{}, out: logOut{state, last}, look: true, file: "log"})
 }
 
 // mapped writes a page of its own mount through a mapping and syncs it, or reads one of another mount. Two mounts never

@@ -23,7 +23,7 @@ const (
 	graceLimit = 15 * time.Second
 )
 
-// setParam sets a parameter in the servers of this cluster, and in no other process of the host.
+// setParam sets a parameter in the servers of this cluster that have it, and in no other process of the host.
 func (m *mounts) setParam(t testing.TB, assignment string) {
 	t.Helper()
 	args := []string{"set_param"}

@@ -236,13 +236,23 @@ func (x *exerciser) truncate() error {
 	return nil
 }
 
+// askSize asks for the size where another mount may have changed it: a mapping and copy_file_range take what the kernel
+// knows, and programs ask before they use either.
+func (x *exerciser) askSize() error {
+	if !x.sync {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(x.fd, &st); err != nil || st.Size != int64(len(x.want)) {
+		return fmt.Errorf("fstat: size %#x, want %#x: %w", st.Size, len(x.want), err)
+	}
+	return nil
+}
+
 // mapped runs f on a shared mapping that holds [off, off+n).
 func (x *exerciser) mapped(off, n, prot int, f func(b []byte)) error {
-	if x.sync { // another mount may have made it longer: who maps a file asks for its size first
-		var st unix.Stat_t
-		if err := unix.Fstat(x.fd, &st); err != nil || st.Size != int64(len(x.want)) {
-			return fmt.Errorf("fstat before a mapping: size %#x, want %#x: %w", st.Size, len(x.want), err)
-		}
+	if err := x.askSize(); err != nil {
+		return err
 	}
 	start := off &^ (os.Getpagesize() - 1)
 	m, err := unix.Mmap(x.fd, int64(start), off-start+n, prot, unix.MAP_SHARED)
@@ -327,6 +337,9 @@ func (x *exerciser) copyRange() error {
 		return nil
 	}
 	x.note("copy %#x+%#x to %#x", from, n, to)
+	if err := x.askSize(); err != nil {
+		return err
+	}
 	src, dst := int64(from), int64(to)
 	data := slices.Clone(x.want[from : from+n])
 	for left := n; left > 0; {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -110,9 +111,7 @@ func (h *history) check(limit time.Duration) []violation {
 		slices.SortFunc(steps, func(a, b step) int { return cmp.Compare(a.call, b.call) })
 		switch linearizable(steps, limit) {
 		case porcupine.Illegal:
-			small := minimal(steps)
-			found = append(found, violation{part, fmt.Sprintf("%s: %d calls that no order explains; %d of them are enough:\n%s",
-				part, len(steps), len(small), describeSteps(small))})
+			found = append(found, violation{part, fmt.Sprintf("%s: %d calls that no order explains:\n%s", part, len(steps), explain(steps))})
 		case porcupine.Unknown:
 			found = append(found, violation{part, fmt.Sprintf("%s: %d calls, not decided within %v", part, len(steps), limit)})
 		}
@@ -128,46 +127,93 @@ func linearizable(steps []step, limit time.Duration) porcupine.CheckResult {
 	return porcupine.CheckOperationsTimeout(models(steps[0].kind), ops, limit)
 }
 
-// minimal makes a wrong history short without making a right one wrong: it cuts at a moment at which no call was under
-// way, and leaves out calls that only looked.
-func minimal(steps []step) []step {
-	const limit = 5 * time.Second
-	wrong := func(s []step) bool { return len(s) > 0 && linearizable(s, limit) == porcupine.Illegal }
-	var quiet []int // lengths of prefixes after which nothing was under way
-	var last int64
-	for i, s := range steps {
-		if i > 0 && s.call > last {
-			quiet = append(quiet, i)
+// explain finds the first stretch between two quiet moments that no state before it allows, and prints it with the states
+// that there could be, and the calls that made them.
+func explain(steps []step) string {
+	m := models(steps[0].kind)
+	states := map[any]bool{m.Init(): true}
+	for first := 0; first < len(steps); {
+		end, last := first+1, steps[first].ret
+		for end < len(steps) && steps[end].call <= last {
+			last = max(last, steps[end].ret)
+			end++
 		}
-		last = max(last, s.ret)
-	}
-	quiet = append(quiet, len(steps))
-	n, _ := slices.BinarySearchFunc(quiet, true, func(end int, _ bool) int {
-		if wrong(steps[:end]) {
-			return 0
+		if end-first > 30 {
+			return "    (too many calls at once to tell which)\n" + describeSteps(steps)
 		}
-		return -1
-	})
-	if n < len(quiet) {
-		steps = steps[:quiet[n]]
+		after := map[any]bool{}
+		for s := range states {
+			reachable(m, steps[first:end], s, after)
+		}
+		if len(after) == 0 {
+			var b strings.Builder
+			shown := 0
+			for s := range states {
+				if shown++; shown <= 3 {
+					fmt.Fprintf(&b, "    state %d of %d before: %v\n", shown, len(states), s)
+				}
+			}
+			changes := slices.DeleteFunc(slices.Clone(steps[:first]), func(s step) bool { return s.look })
+			looks := slices.DeleteFunc(slices.Clone(steps[:first]), func(s step) bool { return !s.look })
+			fmt.Fprintf(&b, "  the last changes before:\n%s  the last looks before:\n%s  not explained:\n%s", describeSteps(changes[max(0, len(changes)-8):]),
+				describeSteps(looks[max(0, len(looks)-4):]), describeSteps(steps[first:end]))
+			return b.String()
+		}
+		states, first = after, end
 	}
-	steps = slices.Clone(steps)
-	for chunk := max(1, len(steps)/4); ; chunk /= 2 {
-		for i := 0; i < len(steps); {
-			end := min(i+chunk, len(steps))
-			less := slices.DeleteFunc(slices.Clone(steps), func(s step) bool {
-				return s.look && slices.Contains(steps[i:end], s)
-			})
-			if len(less) < len(steps) && wrong(less) {
-				steps = less
+	return describeSteps(steps)
+}
+
+// reachable adds to after every state that an order of the steps (30 at most) leads to.
+func reachable(m porcupine.Model, steps []step, from any, after map[any]bool) {
+	type place struct {
+		done  uint32
+		state any
+	}
+	seen := map[place]bool{}
+	var walk func(p place)
+	walk = func(p place) {
+		if seen[p] {
+			return
+		}
+		seen[p] = true
+		if p.done == 1<<len(steps)-1 {
+			after[p.state] = true
+			return
+		}
+		earliest := int64(math.MaxInt64) // a step may come next unless another one had returned before it was called
+		for i, s := range steps {
+			if p.done&(1<<i) == 0 {
+				earliest = min(earliest, s.ret)
+			}
+		}
+		for i, s := range steps {
+			if p.done&(1<<i) != 0 || s.call > earliest {
 				continue
 			}
-			i = end
-		}
-		if chunk <= 1 {
-			return steps
+			if ok, next := m.Step(p.state, s.in, s.out); ok {
+				walk(place{p.done | 1<<i, next})
+			}
 		}
 	}
+	walk(place{0, from})
+}
+
+func (s names) String() string {
+	var b strings.Builder
+	for i, e := range s {
+		if e.ino != 0 {
+			fmt.Fprintf(&b, "%s=%d", nameText(int8(i)), e.ino)
+			if e.folder {
+				b.WriteString("/")
+			}
+			if e.child != 0 {
+				fmt.Fprintf(&b, "(c=%d)", e.child)
+			}
+			b.WriteString(" ")
+		}
+	}
+	return b.String()
 }
 
 // describeSteps prints the last steps, oldest first.
@@ -496,7 +542,7 @@ func (l logIn) String() string {
 	return "read of all records"
 }
 
-func (l logState) String() string { return fmt.Sprintf("%d records (hash %x)", l.n, l.hash) }
+func (l logState) String() string { return fmt.Sprintf("%d records", l.n) }
 
 func stepLog(state, in, out any) (bool, any) {
 	s, i := state.(logState), in.(logIn)
@@ -506,8 +552,16 @@ func stepLog(state, in, out any) (bool, any) {
 	case i.countOnly:
 		return out.(logState).n == s.n, s
 	}
-	return out.(logState) == s, s
+	return out.(logOut).state == s, s
 }
+
+// logOut is what a read of all records gave.
+type logOut struct {
+	state logState
+	text  string // the last records, for the report
+}
+
+func (l logOut) String() string { return fmt.Sprintf("%d records, the last ones%s", l.state.n, l.text) }
 
 // --- ACL ------------------------------------------------------------------------------------------------------------
 
