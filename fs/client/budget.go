@@ -47,6 +47,13 @@ func (b *Budget) Limit() int64 {
 	return b.limit
 }
 
+// share is what each mount may take.
+func (b *Budget) share() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.limit / int64(max(1, len(b.caches)))
+}
+
 // join gives a mount's lock cache its part.
 func (b *Budget) join(c *lockcache.Cache, prefix string, reg *stats.Registry) {
 	b.mu.Lock()

@@ -89,8 +89,7 @@ func New(o Options) *Client {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if o.Stats != nil {
 		c.lost = o.Stats.Counter(o.StatsPrefix+"write_errors_after_close", "files whose data could not be written after their last close")
-		o.Stats.Func(o.StatsPrefix+"inodes", "files with a handle, dirty data or an unanswered report", func() int64 { return int64(c.inodes.len()) })
-		o.Stats.Func(o.StatsPrefix+"names", "names remembered to answer lookups of absent ones", func() int64 { return int64(c.names.len()) })
+		c.register(o.Stats, o.StatsPrefix)
 	} else {
 		c.lost = new(stats.Counter)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/puzpuzpuz/xsync/v4"
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/ldlm"
@@ -61,28 +62,17 @@ const (
 	toldAttr
 )
 
-const nodeShards = 64
-
-type nodeShard struct {
-	mu sync.Mutex
-	m  map[uint64]*node // by inode number; guarded by mu
-}
-
-type nameShard struct {
-	mu sync.Mutex
-	m  map[uint64]*node // by hash of folder and name; guarded by mu
-}
-
 // nodes is the table of nodes. As many are there as inode locks are held, which the lock cache bounds.
 //
-// Lock order: nodeShard.mu, node.mu, nameShard.mu.
+// Lock order: node.mu, then a bucket of one of the maps.
 type nodes struct {
-	seed   maphash.Seed
-	shards [nodeShards]nodeShard
-	names  [nodeShards]nameShard
+	seed maphash.Seed
+	// inos finds nodes by inode number, names by the hash of folder and name.
+	inos, names *xsync.Map[uint64, *node]
 
 	epochs               atomic.Uint32
 	hits, misses, purged atomic.Int64
+	created              atomic.Int64
 }
 
 func (t *nodes) nextEpoch() uint32 {
@@ -95,24 +85,8 @@ func (t *nodes) nextEpoch() uint32 {
 
 func (t *nodes) init() {
 	t.seed = maphash.MakeSeed()
-	for i := range t.shards {
-		t.shards[i].m = make(map[uint64]*node)
-		t.names[i].m = make(map[uint64]*node)
-	}
+	t.inos, t.names = xsync.NewMap[uint64, *node](), xsync.NewMap[uint64, *node]()
 }
-
-func (t *nodes) len() int {
-	n := 0
-	for i := range t.shards {
-		s := &t.shards[i]
-		s.mu.Lock()
-		n += len(s.m)
-		s.mu.Unlock()
-	}
-	return n
-}
-
-func (t *nodes) shard(ino uint64) *nodeShard { return &t.shards[mix(ino)%nodeShards] }
 
 func (t *nodes) hash(parent uint64, name string) uint64 {
 	return mix(maphash.String(t.seed, name) ^ parent*0x9e3779b97f4a7c15)
@@ -120,47 +94,40 @@ func (t *nodes) hash(parent uint64, name string) uint64 {
 
 // find returns the node of an inode, nil without one.
 func (t *nodes) find(ino uint64) *node {
-	s := t.shard(ino)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.m[ino]
+	n, _ := t.inos.Load(ino)
+	return n
 }
 
 // lock returns the node of an inode, made if there is none, with its mutex held.
 func (t *nodes) lock(f fid.FID) *node {
-	s := t.shard(f.Ino())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.m[f.Ino()]
-	if n == nil {
-		n = &node{fid: f, epoch: t.nextEpoch()}
-		s.m[f.Ino()] = n
+	for {
+		n, had := t.inos.LoadOrCompute(f.Ino(), func() (*node, bool) { return &node{fid: f, epoch: t.nextEpoch()}, false })
+		if !had {
+			t.created.Add(1)
+		}
+		n.mu.Lock()
+		if !n.dead {
+			return n
+		}
+		n.mu.Unlock() // It is about to leave the table.
 	}
-	n.mu.Lock()
-	return n
 }
 
 // drop takes a node without locks out of the table.
 func (t *nodes) drop(n *node) {
-	s := t.shard(n.fid.Ino())
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.held == 0 && s.m[n.fid.Ino()] == n {
-		delete(s.m, n.fid.Ino())
+	if n.held == 0 && !n.dead {
 		n.dead = true
+		t.inos.Delete(n.fid.Ino())
 		t.purged.Add(1)
 	}
 }
 
 // byName returns the node that an entry leads to, nil where that is not known. The caller looks again under node.mu.
 func (t *nodes) byName(parent uint64, name string) *node {
-	h := t.hash(parent, name)
-	s := &t.names[h%nodeShards]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.m[h]
+	n, _ := t.names.Load(t.hash(parent, name))
+	return n
 }
 
 // nameLocked adds an entry that leads to n.
@@ -170,11 +137,7 @@ func (t *nodes) nameLocked(n *node, e name) {
 		return
 	}
 	n.names = append(n.names, e)
-	h := t.hash(e.parent, e.name)
-	s := &t.names[h%nodeShards]
-	s.mu.Lock()
-	s.m[h] = n
-	s.mu.Unlock()
+	t.names.Store(t.hash(e.parent, e.name), n)
 }
 
 func (n *node) leadsLocked(e name) bool { return slices.Contains(n.names, e) }
@@ -182,13 +145,12 @@ func (n *node) leadsLocked(e name) bool { return slices.Contains(n.names, e) }
 // unnameLocked forgets entries that lead to n.
 func (t *nodes) unnameLocked(n *node, list []name) {
 	for _, e := range list {
-		h := t.hash(e.parent, e.name)
-		s := &t.names[h%nodeShards]
-		s.mu.Lock()
-		if s.m[h] == n {
-			delete(s.m, h)
-		}
-		s.mu.Unlock()
+		t.names.Compute(t.hash(e.parent, e.name), func(old *node, _ bool) (*node, xsync.ComputeOp) {
+			if old == n {
+				return nil, xsync.DeleteOp
+			}
+			return old, xsync.CancelOp
+		})
 	}
 }
 
@@ -224,18 +186,10 @@ func (t *nodes) moved(n *node, e name) {
 
 // each calls fn for every node there is.
 func (t *nodes) each(fn func(*node)) {
-	for i := range t.shards {
-		s := &t.shards[i]
-		s.mu.Lock()
-		list := make([]*node, 0, len(s.m))
-		for _, n := range s.m {
-			list = append(list, n)
-		}
-		s.mu.Unlock()
-		for _, n := range list {
-			fn(n)
-		}
-	}
+	t.inos.Range(func(_ uint64, n *node) bool {
+		fn(n)
+		return true
+	})
 }
 
 // asked is what was known of an inode when a request about it was sent.
