@@ -186,18 +186,6 @@ func (c *cache) each(fn func(*object)) {
 	}
 }
 
-// len is the number of objects in the cache.
-func (c *cache) len() int {
-	n := 0
-	for i := range c.shards {
-		s := &c.shards[i]
-		s.mu.Lock()
-		n += len(s.objects)
-		s.mu.Unlock()
-	}
-	return n
-}
-
 // close closes every handle. Nothing may use the cache any more.
 func (c *cache) close() {
 	for i := range c.shards {

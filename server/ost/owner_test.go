@@ -5,6 +5,7 @@ import (
 
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/server/ost"
 )
 
@@ -26,5 +27,29 @@ func TestObjectOwner(t *testing.T) {
 	must(mdt.destroy(1))
 	if f, _, ok := n.ost.ObjectOwner(fid.ObjectID{ID: 1}); ok {
 		t.Errorf("a destroyed object belongs to %v", f)
+	}
+}
+
+// TestObjectTable: the object cache is among the tables of the process, with what it counts and nothing else.
+func TestObjectTable(t *testing.T) {
+	r := stats.NewRegistry()
+	n := newNode(t, ost.Options{Stats: r})
+	mdt, client := n.connect(rpc.KindMDT, 1), n.connect(rpc.KindClient, 2)
+	must(mdt.precreate(8))
+	for id := uint64(1); id <= 3; id++ {
+		must(client.write(id, 0, []byte("data")))
+	}
+	must(client.write(1, 0, []byte("more")))
+	found := false
+	if err := r.Walk("obdfilter.*.hash_stats", func(e stats.Entry) error {
+		s, ok := e.Table()
+		found = ok
+		if s.Entries != 3 || s.Hits < 1 || s.Misses < 3 || s.Evictions != 0 || s.LimitEntries != 2048 || s.Busy < 0 || s.Busy > 3 ||
+			s.Buckets != stats.NotMeasured || s.HasChains() {
+			t.Errorf("%+v", s)
+		}
+		return nil
+	}); err != nil || !found {
+		t.Errorf("table found: %v, %v", found, err)
 	}
 }

@@ -48,10 +48,21 @@ func (o *OST) register() {
 	r.Func(base+"kbytesavail", "Space for users in KiB.", func() int64 { return int64(o.space.now().Avail >> 10) })
 	r.Func(base+"filestotal", "Inodes.", func() int64 { return int64(o.space.now().Inodes) })
 	r.Func(base+"filesfree", "Free inodes.", func() int64 { return int64(o.space.now().FreeInodes) })
-	site := base + "site_stats."
-	r.Func(site+"entries", "Objects in the cache.", func() int64 { return int64(o.cache.len()) })
-	r.Func(site+"cache_hit", "Lookups that found the object in the cache.", o.cache.hits.Load)
-	r.Func(site+"cache_miss", "Lookups that did not.", o.cache.misses.Load)
-	r.Func(site+"lru_purged", "Objects dropped for room.", o.cache.purged.Load)
+	r.Table("obdfilter."+o.o.Name, "The object cache.", o.cacheStats)
 	r.Text(base+"state", "serving, full or stopped.", o.State)
+}
+
+// cacheStats gives the registry the object cache's figures. Its shards are Go's maps, which do not tell their chains.
+func (o *OST) cacheStats(to *stats.TableStats) {
+	entries, unused := 0, 0
+	for i := range o.cache.shards {
+		s := &o.cache.shards[i]
+		s.mu.Lock()
+		entries, unused = entries+len(s.objects), unused+s.count
+		s.mu.Unlock()
+	}
+	to.Name, to.Entries, to.Busy = "OBJECTS", int64(entries), int64(entries-unused)
+	to.Hits, to.Misses, to.Evictions = o.cache.hits.Load(), o.cache.misses.Load(), o.cache.purged.Load()
+	to.LimitEntries = int64(o.cache.perShard * cacheShards)
+	to.Rule = "bounds the objects that nobody uses, each with an open file"
 }

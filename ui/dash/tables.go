@@ -144,9 +144,9 @@ func judgeTable(t *tableView, s *stats.TableStats) (finding, bool) {
 	case s.LimitBytes > 0 && s.Bytes > s.LimitBytes/100*overPercent:
 		return finding{toneWarn, t.Table, fmt.Sprintf("holds %d bytes, its limit is %d", s.Bytes, s.LimitBytes),
 			"Its entries are in use and cannot be put out. Close files, or raise the limit: " + t.Rule}, true
-	case s.LimitEntries > 0 && s.Entries > s.LimitEntries/100*overPercent && s.LimitEntries >= 100:
-		return finding{toneWarn, t.Table, fmt.Sprintf("holds %d entries, its limit is %d", s.Entries, s.LimitEntries),
-			"Its entries are in use and cannot be put out. Close files, or raise the limit: " + t.Rule}, true
+	case s.LimitEntries >= 100 && s.Entries-max(s.Busy, 0) > s.LimitEntries/100*overPercent:
+		return finding{toneWarn, t.Table, fmt.Sprintf("holds %d entries that nobody uses, its limit is %d", s.Entries-max(s.Busy, 0), s.LimitEntries),
+			"They should have been put out. Report it, with the rule of the limit: " + t.Rule}, true
 	}
 	return finding{}, false
 }
