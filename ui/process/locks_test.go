@@ -141,7 +141,9 @@ func TestFlockOnDashboard(t *testing.T) {
 	if err := <-granted; err != nil {
 		t.Error(err)
 	}
-	waitFor(t, base, func(v *locksView) bool { return v.Health.Tone == "ok" && strings.HasPrefix(v.Health.Title, "No request waits") })
+	waitFor(t, base, func(v *locksView) bool {
+		return v.Health.Tone == "ok" && strings.HasPrefix(v.Health.Title, "No request waits")
+	})
 }
 
 // locksView is what the test reads of /api/v1/locks.
