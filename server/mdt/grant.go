@@ -90,7 +90,8 @@ func (o *op) mayUpdate(n *inode) bool {
 	switch {
 	case n.IsDir():
 		age := time.Duration(o.now.Sec-n.Ctime.Sec)*time.Second + time.Duration(o.now.Nsec) - time.Duration(n.Ctime.Nsec)
-		return n.content.client == o.client || age >= time.Duration(o.h.ctimeAge.Load())
+		limit := time.Duration(o.h.ctimeAge.Load())
+		return limit == 0 || n.content.client == o.client || age >= limit
 	case n.IsFile() && !n.SizeValid:
 		mine, others := o.h.opens.writers(n.FID, o.xs)
 		return mine && !others

@@ -21,6 +21,8 @@ type holder struct {
 	late  time.Duration
 	never bool
 	lost  func(fid.FID, ldlm.Bits)
+	// transport is the client's own, nil for the cluster's.
+	transport rpc.Transport
 
 	mu     sync.Mutex
 	bits   ldlm.Bits                  // wanted; guarded by mu
@@ -48,7 +50,12 @@ func (c *cluster) holding(opts ...func(*holder)) *client {
 	for _, o := range opts {
 		o(h)
 	}
-	cl := c.client(func(o *rpc.ImportOptions) { o.Callback = h.callback })
+	cl := c.client(func(o *rpc.ImportOptions) {
+		o.Callback = h.callback
+		if h.transport != nil {
+			o.Transport = h.transport
+		}
+	})
 	h.cl, cl.h = cl, h
 	c.t.Cleanup(h.giving.Wait)
 	return cl

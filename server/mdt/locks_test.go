@@ -2,9 +2,12 @@ package mdt
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 	"github.com/strakefs/strake/fs/layout"
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
@@ -214,7 +218,7 @@ func TestSizeLocks(t *testing.T) {
 
 // TestHotFolder: entries of a folder that another client has just changed are not worth a lock.
 func TestHotFolder(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, func(c *cluster) { c.stats = stats.NewRegistry() })
 	now := time.Now()
 	clock := func(d time.Duration) {
 		f := func() time.Time { return now.Add(d) }
@@ -237,6 +241,24 @@ func TestHotFolder(t *testing.T) {
 		if got := k.who.h.holds(p)&ldlm.Update != 0; got != k.want {
 			t.Errorf("after %v: %v, want %v", k.at, got, k.want)
 		}
+	}
+	limit := "ldlm.namespaces." + stats.Element(Namespace(testMDT)) + ".ctime_age_limit"
+	q := a.must(fid.Root, "q", dir|0o755)
+	set := func(text string) error {
+		err := errors.New("there is no such parameter")
+		_ = c.stats.Walk(limit, func(e stats.Entry) error { err = e.Set(text); return nil })
+		return err
+	}
+	for _, bad := range []string{"", "-1", "3601", "soon"} {
+		if set(bad) == nil {
+			t.Errorf("ctime_age_limit takes %q", bad)
+		}
+	}
+	if err := set("0"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.getattr(q); err != nil || b.h.holds(q)&ldlm.Update == 0 {
+		t.Errorf("with ctime_age_limit 0 it holds %v (%v)", b.h.holds(q), err)
 	}
 }
 
@@ -584,24 +606,34 @@ func TestEviction(t *testing.T) {
 	}
 }
 
+// cutWire is a network that lets nobody through while away is set.
+type cutWire struct {
+	rpc.Transport
+	away atomic.Bool
+}
+
+func (w *cutWire) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	if w.away.Load() {
+		return nil, errors.New("the network is down")
+	}
+	return w.Transport.Dial(ctx, addr)
+}
+
 // TestWantedAndAway: a client that holds a lock and has gone without a word is waited for no longer than the grace, once somebody
 // wants the lock.
 func TestWantedAndAway(t *testing.T) {
 	const grace = 300 * time.Millisecond
 	c := newCluster(t, func(c *cluster) { c.grace = grace })
 	c.h.ctimeAge.Store(0)
-	a, b := c.holding(), c.holding()
+	wire := &cutWire{Transport: c.net}
+	a := c.holding()
+	b := c.holding(func(h *holder) { h.transport = wire })
 	f := a.must(fid.Root, "f", reg|0o644)
 	if _, err := b.lookup(root, fid.Root, "f"); err != nil {
 		t.Fatal(err)
 	}
-	gone, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = b.imp.Close(gone) // Says no good-bye.
-	was := exportOf(c, b)
-	if was == nil {
-		t.Fatal("the client said good-bye")
-	}
+	wire.away.Store(true)
+	b.imp.Reconnect()
 	start := time.Now()
 	inTime(t, 15*time.Second, func() {
 		if _, err := a.setattr(root, f, attr.ValidMode, &wirepb.Attr{Mode: 0o600}, 0); err != nil {

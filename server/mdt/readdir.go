@@ -210,7 +210,7 @@ func (p *page) lock(folder fid.FID, entries []dirent) error {
 func (p *page) lockEntry(d *dirent, g *wirepb.LockGrant) {
 	o := p.o
 	want := o.withoutWriters(d.child, p.want)
-	if d.kind == attr.TypeDir>>12 && want&ldlm.Update != 0 {
+	if d.kind == attr.TypeDir>>12 && want&ldlm.Update != 0 && o.h.ctimeAge.Load() > 0 {
 		if err := o.get(d.child, &o.child); err != nil || !o.mayUpdate(&o.child) {
 			want &^= ldlm.Update
 		}
