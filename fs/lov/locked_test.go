@@ -362,7 +362,7 @@ func TestDirectIOIsCoherent(t *testing.T) {
 func TestReadAhead(t *testing.T) {
 	for _, stripes := range []int{1, 4} {
 		s := newSite(t, siteOptions{osts: 4})
-		a, b := s.join(osc.Options{MaxAge: time.Millisecond}), s.join(osc.Options{})
+		a, b := s.join(osc.Options{MaxAge: time.Millisecond, AheadWait: 1}), s.join(osc.Options{})
 		a.set.SetReadAhead(lov.ReadAhead{Max: 16 << 20, PerFile: 4 << 20})
 		fa, fb := a.open(7, stripes), b.open(7, stripes)
 		rnd := rand.New(rand.NewPCG(seed(t), uint64(stripes)))

@@ -139,6 +139,8 @@ func (f *File) readPiece(e extent.Extent, l *ReadAhead) bool {
 	f.layout.Chunks(e.Start, e.Len(), func(c layout.Chunk) bool {
 		st := &f.set.ahead
 		switch f.object(c.Component, c.Stripe).ReadAhead(extent.Extent{Start: c.ObjectOffset, End: c.ObjectOffset + c.Len}, l.Max) {
+		case osc.AheadNear:
+			more = false
 		case osc.AheadNoLock:
 			st.noLock.Add(pagesOf(c.Len))
 			more = false

@@ -3,6 +3,7 @@ package osc
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/rpc"
@@ -27,8 +28,8 @@ func (c *OSC) do(ctx context.Context, r *rpc.Request) error {
 	return c.o.Import.Do(ctx, r)
 }
 
-// fetch reads b from the OST, with zeros behind the object's end.
-func (o *Object) fetch(ctx context.Context, b []byte, off uint64, lock ldlm.Handle) error {
+// fetch reads b from the OST, with zeros behind the object's end. awaited: somebody waits for it.
+func (o *Object) fetch(ctx context.Context, b []byte, off uint64, lock ldlm.Handle, awaited bool) error {
 	r := o.osc.brws.Get().(*brw)
 	defer o.osc.brws.Put(r)
 	for len(b) > 0 {
@@ -38,7 +39,11 @@ func (o *Object) fetch(ctx context.Context, b []byte, off uint64, lock ldlm.Hand
 		r.body.Lock, _ = o.osc.remote(lock)
 		r.reply.Reset()
 		r.req = rpc.Request{Op: wire.OpRead, Body: &r.body, Reply: &r.reply, Into: b[:n]}
+		begin := time.Now()
 		err := o.osc.doUnder(ctx, r.body.Lock, &r.req)
+		if awaited {
+			o.osc.aheads.waited(n, time.Since(begin))
+		}
 		if r.body.Lock != 0 && status.Of(err) == status.BadHandle {
 			// The OST was started again since, or the lock is lost: it takes one of its own.
 			r.body.Lock = 0

@@ -196,7 +196,7 @@ func (o *Object) Read(ctx context.Context, b []byte, off uint64, lock ldlm.Handl
 			if e.Empty() {
 				continue
 			}
-			if err := o.fetch(ctx, b[e.Start-off:e.End-off], e.Start, lock); err != nil {
+			if err := o.fetch(ctx, b[e.Start-off:e.End-off], e.Start, lock, true); err != nil {
 				return err
 			}
 		}

@@ -51,6 +51,8 @@ type Options struct {
 	MaxInFlight int
 	// MaxAge is how long data stays dirty; 0 is DefaultMaxAge.
 	MaxAge time.Duration
+	// AheadWait is the time of a small READ above which is read ahead; 0 is DefaultAheadWait, 1 ns is always.
+	AheadWait time.Duration
 	// Cache is the memory of dirty data, shared by all OSCs of a process. nil makes one of the default size.
 	Cache *Cache
 	// Locks makes a lock cache: objects are used under extent locks, as they must be where anybody else may use them. nil uses
@@ -121,6 +123,9 @@ func New(o Options) *OSC {
 	}
 	if o.MaxInFlight == 0 {
 		o.MaxInFlight = defaultSenders
+	}
+	if o.AheadWait == 0 {
+		o.AheadWait = DefaultAheadWait
 	}
 	if o.MaxAge == 0 {
 		o.MaxAge = DefaultMaxAge

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -56,8 +57,11 @@ func (d *data) newClient(t testing.TB, tr rpc.Transport, id byte, opt osc.Option
 
 // lockedSite is four real OSTs and some clients that use them under locks.
 func lockedSite(t testing.TB, clients int, opt osc.Options) (*data, []*data) {
-	tr := rpc.NewPipe()
-	d := newData(t, tr, "oss", 4, osc.Options{})
+	return lockedSiteOver(t, rpc.NewPipe(), "oss", clients, opt)
+}
+
+func lockedSiteOver(t testing.TB, tr rpc.Transport, addr string, clients int, opt osc.Options) (*data, []*data) {
+	d := newData(t, tr, addr, 4, osc.Options{})
 	var list []*data
 	for i := range clients {
 		list = append(list, d.newClient(t, tr, byte(i+1), opt))
@@ -209,10 +213,74 @@ func BenchmarkLocked(b *testing.B) {
 	}
 }
 
+// far is a network on which what the server says arrives a while later.
+type far struct {
+	rpc.Transport
+	delay time.Duration
+}
+
+func (n far) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := n.Transport.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	f := &farConn{Conn: c, in: make(chan piece, 1024)}
+	go func() {
+		defer close(f.in)
+		for {
+			b := make([]byte, 64<<10)
+			k, err := c.Read(b)
+			f.in <- piece{b[:k], err, time.Now().Add(n.delay)}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return f, nil
+}
+
+type piece struct {
+	b   []byte
+	err error
+	at  time.Time
+}
+
+type farConn struct {
+	net.Conn
+	in   chan piece
+	left piece
+}
+
+func (f *farConn) Read(b []byte) (int, error) {
+	if len(f.left.b) == 0 && f.left.err == nil {
+		p, ok := <-f.in
+		if !ok {
+			return 0, net.ErrClosed
+		}
+		if d := time.Until(p.at); d > 0 {
+			<-time.After(d)
+		}
+		f.left = p
+	}
+	n := copy(b, f.left.b)
+	f.left.b = f.left.b[n:]
+	if n == 0 {
+		return 0, f.left.err
+	}
+	return n, nil
+}
+
 // BenchmarkReadAhead reads 64 MiB in one thread, without and with read-ahead of the client: records in strides of four, as IO500's
-// hard read has them for one of four processes, small reads in order, and reads as large as the kernel's.
+// hard read has them for one of four processes, small reads in order, and reads as large as the kernel's; over loopback, and on a
+// network of half a millisecond.
 func BenchmarkReadAhead(b *testing.B) {
-	_, clients := lockedSite(b, 1, osc.Options{})
+	for where, tr := range map[string]rpc.Transport{"loopback": rpc.NewTCP(), "far": far{rpc.NewTCP(), 500 * time.Microsecond}} {
+		b.Run(where, func(b *testing.B) { benchReadAhead(b, tr) })
+	}
+}
+
+func benchReadAhead(b *testing.B, tr rpc.Transport) {
+	_, clients := lockedSiteOver(b, tr, "127.0.0.1:0", 1, osc.Options{})
 	f := clients[0].open(b, 1, 4, layout.StripeSizeDefault)
 	const size = 64 << 20
 	write(b, f, make([]byte, size), 0, false)
@@ -223,8 +291,8 @@ func BenchmarkReadAhead(b *testing.B) {
 		name    string
 		n, step uint64
 	}{{"strided47008", 47008, 4 * 47008}, {"inorder128K", 128 << 10, 128 << 10}, {"inorder1M", 1 << 20, 1 << 20}} {
-		for name, l := range map[string]lov.ReadAhead{"off": {}, "on": {Max: 32 << 20, PerFile: 8 << 20}} {
-			b.Run(c.name+"/"+name, func(b *testing.B) {
+		for _, l := range []lov.ReadAhead{{}, {Max: 32 << 20, PerFile: 8 << 20}} {
+			b.Run(fmt.Sprintf("%s/ahead=%d", c.name, l.PerFile), func(b *testing.B) {
 				clients[0].set.SetReadAhead(l)
 				buf := make([]byte, c.n)
 				b.SetBytes(int64(c.n))
