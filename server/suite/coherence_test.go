@@ -649,8 +649,8 @@ func (k *worker) read() {
 			if i == from && k.alone {
 				err = k.uniform(c, out.value, i)
 			}
-		} else if have > 0 && k.m.local {
-			continue // a local file system shows a write over two pages in two parts
+		} else if have > 0 && (from*cellBytes+cellsFrom+n)%os.Getpagesize() == 0 {
+			continue // the kernel may make one request per page of a buffered write: its first part is seen
 		} else if have > 0 {
 			err = fmt.Errorf("the file ends inside cell %d, and was never cut there", i)
 		}
@@ -705,6 +705,9 @@ func (k *worker) length() {
 	var st unix.Stat_t
 	call := k.h.now()
 	err := unix.Lstat(k.path("cells"), &st)
+	if st.Size%int64(os.Getpagesize()) == 0 && (st.Size-cellsFrom)%cellBytes != 0 && st.Size != 0 {
+		return // the first part of a buffered write that the kernel makes in two requests
+	}
 	k.done("stat", call, err, lengthStep(lengthIn{look: true}, st.Size))
 }
 
