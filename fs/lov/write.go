@@ -238,14 +238,14 @@ func (f *File) Append(ctx context.Context, data [][]byte, mtime attr.Time, direc
 	if err := f.TakeError(); err != nil {
 		return 0, 0, err
 	}
-	if err := f.enter(ctx); err != nil {
-		return 0, 0, err
-	}
-	defer f.gate.leave()
 	if err := f.tail.own(ctx); err != nil {
 		return 0, 0, f.fail(err)
 	}
 	defer f.tail.leave()
+	if err := f.enter(ctx); err != nil {
+		return 0, 0, err
+	}
+	defer f.gate.leave()
 	p := f.takePins()
 	defer p.give()
 	p.all()

@@ -1,5 +1,5 @@
-// Package osc is one OST seen from a client: it keeps dirty data of the OST's objects, writes it back against grant, and
-// reads what it does not have.
+// Package osc is one OST seen from a client: it keeps dirty data of the OST's objects under extent locks, writes it back against
+// grant or when its lock is called back, and reads what it does not have.
 //
 // # Words
 //
@@ -10,6 +10,12 @@
 //   - grant: space that the OST has promised for data gathered here (manual, "grant"). Every dirty byte is charged to it.
 //   - write-through: a write whose caller waits for the answer, because it asked for that or no grant was left.
 //   - press: to write back because a writer waits for room.
+//   - pin: a call's hold on a lock. Cover: what is kept with a lock: which bytes of which file lie under it, and the object's size
+//     as the lock told. Live: an Object with dirty or unanswered data, found by the object's number when a lock is revoked.
+//   - lockless, loose: a read or write that names no lock, so that the OST takes one of its own while the request runs.
+//   - glimpse: the object's size as every client would see it, without waiting for a lock.
+//   - ahead: clean bytes read before anybody asked, kept under a lock until they are read once.
+//   - lost: a lock that the OST has forgotten, by eviction. Hand back: tell a lock to an OST that was started again.
 //
 // # States of a byte
 //
@@ -34,6 +40,12 @@
 // Invariant: accepted bytes are sent, or dropped by Cut or Discard, or their loss is told to the Holder once.
 // Invariant: buffers, in use and free, never exceed the Cache's limit; half of it is split into parts that only one
 // OSC can use, so that OSTs that are away never stop the others.
+// Invariant: every byte that is dirty, read ahead or in the kernel's cache lies under a lock that is held or being revoked; the lock
+// goes back after the kernel's pages are dropped, what was read ahead is forgotten, and what is dirty is answered.
+// Invariant: a write names a lock that covers bytes of it, or none and then nothing of it was gathered. A write whose lock is lost
+// is never sent.
+// Invariant: nothing that a lock's way back needs waits for a request without a lock, nor lacks a slot because of such ones.
+// Invariant: what was read ahead before a write's answer is forgotten with the answer; until then the write hides it.
 // Invariant: a block is on the age list while it has dirty pages, in its object's map while it has dirty or frozen ones.
 //
 // # Waiting
@@ -41,7 +53,9 @@
 // Writers wait for memory, MaxDirtyBytes and grant; each answer wakes them. Nothing that an answer depends on waits for
 // a writer: queued writes are sent by up to MaxInFlight goroutines that hold no lock meanwhile.
 //
-// Until several clients write, Object.covered says yes: extent locks come in there.
+// A Revoke waits for the kernel, for answers, and for nothing else: neither for a writer nor for a lock.
 //
-// Lock order: Object.mu, OSC.mu, Cache.mu. No two objects' are held at once. The Holder's methods run under Object.mu.
+// Lock order: Object.mu; then one of OSC.mu, live.mu, covers.mu, aheads.mu; Cache.mu. No two objects' are held at once. The
+// Holder's methods run under Object.mu. Kernel.mu, loose.mu, replay.mu and cover.mu stand alone; none is held across
+// DropPages or a request.
 package osc
