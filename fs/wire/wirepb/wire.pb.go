@@ -573,8 +573,6 @@ type ConnectReply struct {
 	BrwSize         uint32 `protobuf:"varint,7,opt,name=brw_size,json=brwSize,proto3" json:"brw_size,omitempty"`
 	// grant is the space promised at connect, in bytes (OST).
 	Grant uint64 `protobuf:"varint,8,opt,name=grant,proto3" json:"grant,omitempty"`
-	// exclusive says that no other client can change the file system, so that all that this one knows stays true.
-	Exclusive bool `protobuf:"varint,9,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	// recovered says that the export survived: requests in flight are to be resent as they were.
 	Recovered bool   `protobuf:"varint,10,opt,name=recovered,proto3" json:"recovered,omitempty"`
 	RootSeq   uint64 `protobuf:"fixed64,11,opt,name=root_seq,json=rootSeq,proto3" json:"root_seq,omitempty"`
@@ -674,13 +672,6 @@ func (x *ConnectReply) GetGrant() uint64 {
 		return x.Grant
 	}
 	return 0
-}
-
-func (x *ConnectReply) GetExclusive() bool {
-	if x != nil {
-		return x.Exclusive
-	}
-	return false
 }
 
 func (x *ConnectReply) GetRecovered() bool {
@@ -6247,7 +6238,7 @@ const file_wire_proto_rawDesc = "" +
 	" \x01(\x04R\n" +
 	"generation\x12\x1a\n" +
 	"\binstance\x18\v \x01(\x04R\binstance\x12%\n" +
-	"\x0elast_committed\x18\f \x01(\x04R\rlastCommitted\"\x85\x04\n" +
+	"\x0elast_committed\x18\f \x01(\x04R\rlastCommitted\"\xed\x03\n" +
 	"\fConnectReply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x01(\x04R\bfeatures\x12\x1e\n" +
@@ -6259,7 +6250,6 @@ const file_wire_proto_rawDesc = "" +
 	"\x12max_rpcs_in_flight\x18\x06 \x01(\rR\x0fmaxRpcsInFlight\x12\x19\n" +
 	"\bbrw_size\x18\a \x01(\rR\abrwSize\x12\x14\n" +
 	"\x05grant\x18\b \x01(\x04R\x05grant\x12\x1c\n" +
-	"\texclusive\x18\t \x01(\bR\texclusive\x12\x1c\n" +
 	"\trecovered\x18\n" +
 	" \x01(\bR\trecovered\x12\x19\n" +
 	"\broot_seq\x18\v \x01(\x06R\arootSeq\x12\x19\n" +
@@ -6269,7 +6259,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x10evict_after_msec\x18\x0f \x01(\rR\x0eevictAfterMsec\x12\x1e\n" +
 	"\n" +
 	"recovering\x18\x10 \x01(\bR\n" +
-	"recovering\"\xcc\x01\n" +
+	"recoveringJ\x04\b\t\x10\n" +
+	"\"\xcc\x01\n" +
 	"\vStatfsReply\x12\x1f\n" +
 	"\vtotal_bytes\x18\x01 \x01(\x04R\n" +
 	"totalBytes\x12\x1d\n" +

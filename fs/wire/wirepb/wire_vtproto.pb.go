@@ -549,16 +549,6 @@ func (m *ConnectReply) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0x50
 	}
-	if m.Exclusive {
-		i--
-		if m.Exclusive {
-			dAtA[i] = 1
-		} else {
-			dAtA[i] = 0
-		}
-		i--
-		dAtA[i] = 0x48
-	}
 	if m.Grant != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Grant))
 		i--
@@ -7268,9 +7258,6 @@ func (m *ConnectReply) SizeVT() (n int) {
 	if m.Grant != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Grant))
 	}
-	if m.Exclusive {
-		n += 2
-	}
 	if m.Recovered {
 		n += 2
 	}
@@ -10590,26 +10577,6 @@ func (m *ConnectReply) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
-		case 9:
-			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Exclusive", wireType)
-			}
-			var v int
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				v |= int(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-			m.Exclusive = bool(v != 0)
 		case 10:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Recovered", wireType)
