@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -102,6 +104,10 @@ func TestFlockOnDashboard(t *testing.T) {
 	if _, err := os.Stat("/dev/fuse"); err != nil || os.Getuid() != 0 {
 		t.Skip("needs root and /dev/fuse")
 	}
+	flock, err := exec.LookPath("flock")
+	if err != nil {
+		t.Skip("flock(1) is not installed")
+	}
 	dir, err := os.MkdirTemp("", "strake-process-")
 	if err != nil {
 		t.Fatal(err)
@@ -126,24 +132,60 @@ func TestFlockOnDashboard(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	first, second := openLocked(t, filepath.Join(dir, "wanted")), openFile(t, filepath.Join(dir, "wanted"))
-	defer func() { _, _ = first.Close(), second.Close() }() // before the unmount
-	granted := make(chan error, 1)
-	go func() { granted <- unix.Flock(int(second.Fd()), unix.LOCK_EX) }()
+	// Other processes lock: one that serves a mount must never touch it.
+	first, releaseFirst := lockFile(t, flock, filepath.Join(dir, "wanted"))
 	base = "http://" + p.dash.Addr().String()
+	<-first
+	second, releaseSecond := lockFile(t, flock, filepath.Join(dir, "wanted"))
 	waitFor(t, base, func(v *locksView) bool {
 		return len(v.Resources) == 1 && v.Resources[0].Type == "flock" && v.Resources[0].Waiting == 1 && len(v.Resources[0].Holders) == 1 &&
 			len(v.Resources[0].Waiters) == 1 && len(v.Resources[0].Paths) == 1 && v.Resources[0].Paths[0] == "/wanted" && v.Health.Tone == "busy"
 	})
-	if err := unix.Flock(int(first.Fd()), unix.LOCK_UN); err != nil {
-		t.Error(err)
-	}
-	if err := <-granted; err != nil {
-		t.Error(err)
-	}
+	releaseFirst()
+	<-second
 	waitFor(t, base, func(v *locksView) bool {
 		return v.Health.Tone == "ok" && strings.HasPrefix(v.Health.Title, "No request waits")
 	})
+	releaseSecond()
+}
+
+// lockFile has flock(1) lock a file. The channel is closed when it has the lock or has ended; release gives the lock back and
+// waits.
+func lockFile(t *testing.T, flock, file string) (locked chan struct{}, release func()) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), flock, "-x", file, "sh", "-c", "echo locked; cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	locked, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		line := make([]byte, 7)
+		if _, err := io.ReadFull(out, line); err != nil {
+			t.Errorf("flock of %s: %v", file, err)
+		}
+		close(locked)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("flock of %s: %v", file, err)
+		}
+	}()
+	var once sync.Once
+	release = func() {
+		once.Do(func() {
+			_ = in.Close()
+			<-ended
+		})
+	}
+	t.Cleanup(release)
+	return locked, release
 }
 
 // locksView is what the test reads of /api/v1/locks.
@@ -179,22 +221,4 @@ func waitFor(t *testing.T, base string, check func(*locksView) bool) {
 		}
 	}
 	t.Fatalf("not seen in 20 s: %s", body)
-}
-
-func openFile(t *testing.T, name string) *os.File {
-	t.Helper()
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
-}
-
-func openLocked(t *testing.T, name string) *os.File {
-	t.Helper()
-	f := openFile(t, name)
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	return f
 }
