@@ -36,7 +36,7 @@ func TestLockParameters(t *testing.T) {
 		i, err := rpc.NewImport(rpc.ImportOptions{
 			Transport: n.Network(), Addresses: n.MGSAddresses(), FSName: o.Config.FSName, Target: o.Config.FSName + "-" + target,
 			UUID: [16]byte{1}, Peer: "test", Kind: rpc.KindClient, OnConnect: func(r *wirepb.ConnectReply) {
-				told.LockTimeoutMsec, told.EvictAfterMsec, told.Exclusive, told.Recovering = r.LockTimeoutMsec, r.EvictAfterMsec, r.Exclusive, r.Recovering
+				told.LockTimeoutMsec, told.EvictAfterMsec, told.Recovering = r.LockTimeoutMsec, r.EvictAfterMsec, r.Recovering
 			},
 		})
 		if err != nil {
@@ -45,7 +45,7 @@ func TestLockParameters(t *testing.T) {
 		if err := i.Connect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if told.LockTimeoutMsec != 7000 || told.EvictAfterMsec != 60000 || told.Exclusive || told.Recovering {
+		if told.LockTimeoutMsec != 7000 || told.EvictAfterMsec != 60000 || told.Recovering {
 			t.Errorf("%s tells %v", target, &told)
 		}
 		if err := i.Close(context.WithoutCancel(t.Context())); err != nil {

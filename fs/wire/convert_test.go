@@ -52,7 +52,7 @@ func TestAttrRoundTrip(t *testing.T) {
 		var a attr.Attr
 		v := reflect.ValueOf(&a).Elem()
 		set(t, v)
-		a.FID.Ver, a.Volatile = 0, false // neither travels
+		a.FID.Ver, a.Volatile, a.Under = 0, false, 0 // neither travels
 		var m wirepb.Attr
 		wire.PutAttr(&m, &a)
 		b := encodeAttr(t, &m)

@@ -79,7 +79,7 @@ func (o *op) reportBits(f fid.FID, r *wirepb.SizeReport) (ldlm.Bits, error) {
 		return ldlm.Open, nil
 	case err != nil:
 		return 0, err
-	case n.Nlink == 0, n.IsFile() && !o.x.ReadOnly && o.applyReport(n, r, false):
+	case n.Nlink == 0, n.IsFile() && !o.x.ReadOnly && o.applyReport(n, r, ending{}):
 		return opened, nil
 	}
 	return ldlm.Open, nil
@@ -150,9 +150,9 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 	if closes && writes(closed.flags) {
 		o.h.opens.closeWrite(f, o.xs)
 	}
-	last, whole := false, false
+	var end ending
 	if r.Done {
-		last, whole = o.h.opens.doneWriter(f, o.xs, r.SetattrGen)
+		end = o.h.opens.doneWriter(f, o.xs, r.SetattrGen)
 	}
 	n := &o.child
 	err := o.get(f, n)
@@ -173,22 +173,30 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 		o.h.stats.opens.Add(-1)
 	}
 	// Without UPDATE the report changed nothing when it was looked at, and others may have changed the record since.
-	if n.IsFile() && !o.x.ReadOnly && o.locks.find(f).bits&ldlm.Update != 0 && o.applyReport(n, r, last && whole) {
+	if n.IsFile() && !o.x.ReadOnly && o.locks.find(f).bits&ldlm.Update != 0 && o.applyReport(n, r, end) {
 		o.put(n, false)
 	}
 	return nil
 }
 
-// applyReport moves size and times to what a writer says, and reports whether anything changed. settled says that nobody
-// else has bytes that the size does not count.
-func (o *op) applyReport(n *inode, r *wirepb.SizeReport, settled bool) (changed bool) {
+// applyReport moves size and times to what a writer says, and reports whether anything changed. Once nobody else has bytes
+// that the size does not count, it is the file's. Of several writers each reports what it has seen in the end; as long as
+// nobody has cut the file meanwhile the greatest of these is right.
+func (o *op) applyReport(n *inode, r *wirepb.SizeReport, end ending) (changed bool) {
 	valid := attr.Valid(r.Valid)
 	was := n.Attr
 	switch {
 	case !valid.Has(attr.ValidSize) || r.Size > attr.SizeMax:
+	case !n.SizeValid && end.several:
+		if r.SetattrGen == n.SetattrGen {
+			if r.Size >= n.Size {
+				n.Size, n.Blocks = r.Size, r.Blocks
+			}
+			n.SizeValid = end.last && end.whole
+		}
 	case !n.SizeValid:
 		n.Size, n.Blocks = r.Size, r.Blocks
-		n.SizeValid = settled
+		n.SizeValid = end.last && end.whole
 	case r.Size != n.Size:
 		// A writer that this target does not know: its open was lost with a crash. What it wrote is on the OSTs, so they
 		// are asked from now on.

@@ -19,6 +19,8 @@ type writer struct {
 type openFile struct {
 	handles int
 	writers []writer
+	// several: more than one writer was there at once since the first of the present ones came.
+	several bool
 	// tainted: a writer was evicted since the first of the present ones came, so nobody knows the size.
 	tainted bool
 }
@@ -115,7 +117,8 @@ func (t *openTable) addWriter(f fid.FID, x *export, handles int, gen uint32) {
 	t.shard(f).with(f, func(v *openFile) {
 		w := v.find(x)
 		if w == nil {
-			if len(v.writers) == 0 {
+			v.several = len(v.writers) > 0
+			if !v.several {
 				v.tainted = false
 			}
 			v.writers = append(v.writers, writer{x: x})
@@ -136,21 +139,29 @@ func (t *openTable) closeWrite(f fid.FID, x *export) {
 	})
 }
 
-// doneWriter takes x off the writers of f, on a report that follows generation gen. last says that it was one and none is
-// left; whole that no writer was evicted meanwhile, so that what the last one reports is the file's size.
-func (t *openTable) doneWriter(f fid.FID, x *export, gen uint32) (last, whole bool) {
+// ending is what became of a writer that has reported its end.
+type ending struct {
+	// last: it was one, and none is left.
+	last bool
+	// whole: no writer was evicted meanwhile, so that the writers' reports have the file's size. several: they were more than
+	// one, so that it is the greatest.
+	whole, several bool
+}
+
+// doneWriter takes x off the writers of f, on a report that follows generation gen.
+func (t *openTable) doneWriter(f fid.FID, x *export, gen uint32) (end ending) {
 	gone := false
 	t.shard(f).with(f, func(v *openFile) {
 		if w := v.find(x); w == nil || w.handles > 0 || gen < w.gen {
 			return
 		}
 		v.remove(x)
-		gone, last, whole = true, len(v.writers) == 0, !v.tainted
+		gone, end = true, ending{last: len(v.writers) == 0, whole: !v.tainted, several: v.several}
 	})
 	if gone {
 		x.setWriting(f, false)
 	}
-	return last, whole
+	return end
 }
 
 // evictWriter takes x off the writers of f without a report.

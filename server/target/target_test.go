@@ -366,7 +366,7 @@ func TestManyWriters(t *testing.T) {
 	f := newFixture(t, target.Options{LockTimeout: func() time.Duration { return 7 * time.Second }, EvictAfter: time.Minute})
 	for n := range byte(3) {
 		s, reply, err := connect(t, f.target, n+1, rpc.KindClient)
-		if err != nil || reply.Exclusive || reply.Recovering || reply.LockTimeoutMsec != 7000 || reply.EvictAfterMsec != 60000 {
+		if err != nil || reply.Recovering || reply.LockTimeoutMsec != 7000 || reply.EvictAfterMsec != 60000 {
 			t.Fatalf("client %d: %v %v", n, reply, err)
 		}
 		if _, _, err := s.create(10, 3, "x"); err != nil {
