@@ -406,3 +406,59 @@ func TestReadAhead(t *testing.T) {
 		t.Logf("%d bytes of read-ahead used\n%s", hits, a.set.ReadAheadStats())
 	}
 }
+
+// TestBlocksOfAFileOpenedAgain: a File opened under the lock that its writer left knows its blocks: 0 of a file with data would
+// make an archiver take it for a hole.
+func TestBlocksOfAFileOpenedAgain(t *testing.T) {
+	s := newSite(t, siteOptions{osts: 1})
+	a, b := s.join(osc.Options{}), s.join(osc.Options{})
+	f := a.open(7, 1)
+	mustWrite(t, f, make([]byte, 40960), 0, false)
+	if err := f.Sync(bg); err != nil {
+		t.Fatal(err)
+	}
+	enqueues := s.osts[0].count(wire.OpEnqueue)
+	if g, err := a.open(7, 1).Glimpse(bg); err != nil || g.Size != 40960 || g.Blocks < 80 {
+		t.Fatalf("%+v: %v", g, err)
+	}
+	if n := s.osts[0].count(wire.OpEnqueue); n != enqueues {
+		t.Fatal("a lock that is held was not used")
+	}
+	if err := b.open(7, 1).Truncate(bg, 4096, now()); err != nil {
+		t.Fatal(err)
+	}
+	if g, err := f.Glimpse(bg); err != nil || g.Size != 4096 || g.Blocks != 8 {
+		t.Fatalf("%+v: %v", g, err)
+	}
+}
+
+// TestSlotsFullOfLocklessWaits: more requests without locks than there are slots wait at the OST for who wants this client's lock;
+// what is dirty under it is written back all the same.
+func TestSlotsFullOfLocklessWaits(t *testing.T) {
+	s := newSite(t, siteOptions{osts: 1})
+	a, b := s.join(osc.Options{MaxAge: time.Hour}), s.join(osc.Options{})
+	fa, fb := a.open(7, 1), b.open(7, 1)
+	for range 5 {
+		mustWrite(t, fa, bytes.Repeat([]byte("d"), 1<<20), 0, false)
+		var g sync.WaitGroup
+		g.Go(func() { mustWrite(t, fb, bytes.Repeat([]byte("b"), 4<<20), 0, false) })
+		for i := range uint64(24) {
+			g.Go(func() {
+				h := lov.How{Direct: true}
+				var err error
+				if i%2 == 0 {
+					_, err = fa.Read(bg, make([]byte, 4096), i*4096, &h)
+				} else {
+					_, err = fa.Write(bg, [][]byte{make([]byte, 4096)}, 2<<20+i*4096, now(), &h)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		g.Wait()
+	}
+	if n := s.evictions(); n != 0 {
+		t.Fatalf("%d evictions", n)
+	}
+}

@@ -26,7 +26,7 @@ type cover struct {
 	high atomic.Uint64
 
 	mu  sync.Mutex
-	lvb ldlm.LVB // guarded by mu: as granted
+	lvb ldlm.LVB // guarded by mu: as granted, with own changes; its size is not kept up
 
 	next *cover // guarded by covers.mu
 }
@@ -129,6 +129,29 @@ func (c *covers) raise(id fid.ObjectID, end uint64) {
 	defer c.mu.Unlock()
 	for v := c.of[id]; v != nil; v = v.next {
 		v.raise(end)
+	}
+}
+
+// wrote tells all locks of an object of an answered write that ends at end: the OST told blocks, which may be old.
+func (c *covers) wrote(id fid.ObjectID, end, blocks uint64, mtime int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for v := c.of[id]; v != nil; v = v.next {
+		v.raise(end)
+		v.mu.Lock()
+		v.lvb.Blocks, v.lvb.Mtime, v.lvb.Ctime = max(v.lvb.Blocks, blocks), max(v.lvb.Mtime, mtime), max(v.lvb.Ctime, mtime)
+		v.mu.Unlock()
+	}
+}
+
+// changed tells all locks of an object what the OST said of its blocks after a truncate or fallocate.
+func (c *covers) changed(id fid.ObjectID, blocks uint64, mtime int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for v := c.of[id]; v != nil; v = v.next {
+		v.mu.Lock()
+		v.lvb.Blocks, v.lvb.Mtime, v.lvb.Ctime = blocks, max(v.lvb.Mtime, mtime), max(v.lvb.Ctime, mtime)
+		v.mu.Unlock()
 	}
 }
 

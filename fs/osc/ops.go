@@ -89,6 +89,7 @@ func (o *Object) Punch(e extent.Extent, mtime attr.Time, lock ldlm.Handle) error
 	defer o.mu.Unlock()
 	if e.End == extent.EOF {
 		o.space.told(guessCut(o.space.blocks, r.Blocks, e.Start), e.Start)
+		o.osc.covers.changed(o.id, o.space.blocks, nanoseconds(mtime))
 	} else {
 		o.space.vague = true
 	}
@@ -102,11 +103,13 @@ func (o *Object) Fallocate(mode uint32, e extent.Extent, mtime attr.Time, lock l
 	m := wirepb.FallocateRequest{
 		Object: o.name(&id), Mode: mode, Offset: e.Start, Length: e.Len(), MtimeSec: mtime.Sec, MtimeNsec: mtime.Nsec,
 	}
-	if _, err := o.change(lock, &m.Lock, wire.OpFallocate, &m); err != nil {
+	r, err := o.change(lock, &m.Lock, wire.OpFallocate, &m)
+	if err != nil {
 		return err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.osc.covers.changed(o.id, max(o.space.blocks, r.Blocks), nanoseconds(mtime))
 	o.space.vague = true
 	return nil
 }

@@ -108,12 +108,15 @@ func (w owner) Glimpse(res ldlm.ResID, _ any, to *ldlm.LVB) bool {
 			blocks = o.space.guess(uint64(o.dirty), max(end, o.space.sent))
 		}
 		o.mu.Unlock()
-		ns := mtime.Sec*int64(time.Second) + int64(mtime.Nsec)
+		ns := nanoseconds(mtime)
 		to.Size, to.Blocks = max(to.Size, end), max(to.Blocks, blocks)
 		to.Mtime, to.Ctime = max(to.Mtime, ns), max(to.Ctime, ns)
 	}
 	return true
 }
+
+// nanoseconds is a time as lock value blocks have it.
+func nanoseconds(t attr.Time) int64 { return t.Sec*int64(time.Second) + int64(t.Nsec) }
 
 // Lost implements lockcache.Owner: dirty data under lost locks is dropped, and its files are told once.
 func (w owner) Lost() {

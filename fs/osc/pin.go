@@ -85,8 +85,24 @@ func (o *Object) lockSlow(ctx context.Context, a Ask, p *Pin) error {
 		return nil
 	}
 	c.granted(v, &g)
+	if !g.Matched && g.HasLVB {
+		o.learn(&g.LVB)
+	}
 	p.take(c, &g)
 	return nil
+}
+
+// learn takes an object's blocks from a new lock's LVB: they may be fewer when somebody has cut the object.
+func (o *Object) learn(l *ldlm.LVB) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.dirty != 0:
+	case l.Size < o.space.sent:
+		o.space.told(l.Blocks, l.Size)
+	default:
+		o.space.blocks, o.space.sent = max(o.space.blocks, l.Blocks), max(o.space.sent, l.Size)
+	}
 }
 
 func (o *Object) newCover() *cover {

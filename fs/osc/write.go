@@ -140,8 +140,8 @@ func (o *Object) finish(w *write, err error) {
 	}
 	if err == nil && sent {
 		o.space.wrote(w.start, w.end, w.reply.Blocks)
+		o.osc.covers.wrote(o.id, w.end, max(o.space.blocks, w.reply.Blocks), nanoseconds(w.mtime))
 		if t != nil && t.abandoned {
-			o.Grown(w.end)
 			o.holder.Written(o.tag, w.end)
 		}
 	}
