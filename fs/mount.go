@@ -128,7 +128,7 @@ func (m *Mount) start(ctx context.Context) error {
 		return fmt.Errorf("mount %s: fileset %q: %w", m.o.Kernel.Dir, m.o.Fileset, err)
 	}
 	k := m.o.Kernel
-	k.Client, k.Root, k.Log = m.client, root, m.o.Log
+	k.Client, k.Root, k.Log, k.Stats, k.StatsPrefix = m.client, root, m.o.Log, m.o.Stats, prefix
 	k.Source = m.source()
 	m.kernel, err = fusefs.Start(k)
 	return err

@@ -23,7 +23,7 @@ func (f *FS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrO
 }
 
 func (f *FS) getattr(cancel <-chan struct{}, h *fuse.InHeader, byHandle bool, a *attr.Attr) fuse.Status {
-	ctx := f.requests.begin(cancel, h.Pid)
+	ctx := f.begin(cancel, h.Pid, opGetattr)
 	defer f.requests.free(ctx)
 	if !byHandle && f.suspect.take(h.NodeId) {
 		return fuse.Status(syscall.ESTALE)
@@ -89,7 +89,7 @@ const fattrKillSuidgid = 1 << 11
 
 // SetAttr answers chmod(2), chown(2), truncate(2) and utimensat(2).
 func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, pick(in.Valid&fuse.FATTR_SIZE != 0, opTruncate, opSetattr))
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
@@ -155,7 +155,7 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, des
 	if code := f.xattrName(name); code != fuse.OK {
 		return 0, code
 	}
-	ctx := f.requests.begin(cancel, h.Pid)
+	ctx := f.begin(cancel, h.Pid, opGetxattr)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
@@ -165,7 +165,7 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, des
 
 // ListXAttr lists the names; an empty dest asks for the length.
 func (f *FS) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
-	ctx := f.requests.begin(cancel, h.Pid)
+	ctx := f.begin(cancel, h.Pid, opListxattr)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
@@ -207,7 +207,7 @@ func (f *FS) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, 
 	if code := f.xattrName(name); code != fuse.OK {
 		return code
 	}
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opSetxattr)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
@@ -219,7 +219,7 @@ func (f *FS) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) 
 	if code := f.xattrName(name); code != fuse.OK {
 		return code
 	}
-	ctx := f.requests.begin(cancel, h.Pid)
+	ctx := f.begin(cancel, h.Pid, opRemovexattr)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/strakefs/strake/fs/stats"
 )
 
 // requestContext is a request's context, without an allocation. It ends when the kernel has interrupted the request and
@@ -15,6 +17,8 @@ type requestContext struct {
 	cancel <-chan struct{}
 	pid    uint32
 	since  time.Time
+	// tally gets the time of the request when it is freed; nil for none.
+	tally *stats.Tally
 	// ended is closed by the watcher; a context whose channel was closed is not used again.
 	ended      chan struct{}
 	prev, next *requestContext
@@ -111,7 +115,7 @@ func (w *watcher) end(c *requestContext, pid uint32) {
 	}
 }
 
-// begin makes a request's context; free gives it back.
+// begin makes a request's context; free gives it back, and reads the clock for its tally.
 func (w *watcher) begin(cancel <-chan struct{}, pid uint32) *requestContext {
 	c := w.pool.Get().(*requestContext)
 	now := time.Now()
@@ -128,6 +132,10 @@ func (w *watcher) free(c *requestContext) {
 	c.prev.next, c.next.prev = c.next, c.prev
 	c.prev, c.next, c.cancel = nil, nil, nil
 	w.mu.Unlock()
+	if c.tally != nil {
+		c.tally.Since(c.since)
+		c.tally = nil
+	}
 	select {
 	case <-c.ended:
 	default:

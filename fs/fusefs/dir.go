@@ -7,7 +7,7 @@ import (
 
 // OpenDir opens a folder.
 func (f *FS) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opOpen)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
@@ -24,6 +24,7 @@ func (f *FS) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut)
 // ReleaseDir closes a folder.
 func (f *FS) ReleaseDir(in *fuse.ReleaseIn) {
 	if d, ok := f.dirs.LoadAndDelete(in.Fh); ok {
+		f.counts[opClose].Inc()
 		d.Release()
 	}
 }
@@ -56,7 +57,7 @@ func (f *FS) readDir(cancel <-chan struct{}, in *fuse.ReadIn, plus bool, fn func
 	if !ok {
 		return fuse.EBADF
 	}
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opReaddir)
 	defer f.requests.free(ctx)
 	if plus {
 		f.busy.enter(in.NodeId)
@@ -67,7 +68,7 @@ func (f *FS) readDir(cancel <-chan struct{}, in *fuse.ReadIn, plus bool, fn func
 
 // FsyncDir makes a folder's entries durable.
 func (f *FS) FsyncDir(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opFsync)
 	defer f.requests.free(ctx)
 	return f.code("fsync", in.NodeId, f.c.SyncDir(ctx, f.node(in.NodeId)))
 }

@@ -15,7 +15,7 @@ func (f *FS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *
 	if len(name) > attr.NameMax {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
-	ctx := f.requests.begin(cancel, h.Pid)
+	ctx := f.begin(cancel, h.Pid, opLookup)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
@@ -43,7 +43,7 @@ func (f *FS) make(cancel <-chan struct{}, m *making, out *fuse.EntryOut) fuse.St
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
 	h := m.header
-	ctx := f.requests.begin(cancel, h.Pid)
+	ctx := f.begin(cancel, h.Pid, m.op())
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, m.umask, &who)
@@ -77,7 +77,7 @@ func (f *FS) Symlink(cancel <-chan struct{}, h *fuse.InHeader, target string, na
 
 // Readlink reads a symbolic link.
 func (f *FS) Readlink(cancel <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.Status) {
-	ctx := f.requests.begin(cancel, h.Pid)
+	ctx := f.begin(cancel, h.Pid, opReadlink)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
@@ -90,7 +90,7 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	if len(name) > attr.NameMax {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opLink)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
@@ -105,7 +105,7 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 }
 
 func (f *FS) unlink(cancel <-chan struct{}, h *fuse.InHeader, name string, rmdir bool) fuse.Status {
-	ctx := f.requests.begin(cancel, h.Pid)
+	ctx := f.begin(cancel, h.Pid, pick(rmdir, opRmdir, opUnlink))
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
@@ -129,7 +129,7 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to string) 
 	if len(to) > attr.NameMax {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opRename)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
@@ -176,7 +176,7 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 }
 
 func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, name string, what *mdc.Creation, out *fuse.CreateOut) fuse.Status {
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opCreate)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, in.Umask, &who)
@@ -194,7 +194,7 @@ func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, name string, what
 
 // Open opens a file.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opOpen)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
@@ -217,6 +217,7 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 // Release ends an open file.
 func (f *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h, ok := f.files.LoadAndDelete(in.Fh); ok {
+		f.counts[opClose].Inc()
 		h.Release() // Locks of flock(2) go with it.
 	}
 }

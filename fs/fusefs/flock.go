@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/strakefs/strake/fs/client"
@@ -47,7 +48,7 @@ func (f *FS) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.
 	if !ok {
 		return fuse.EINVAL
 	}
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opFlock)
 	defer f.requests.free(ctx)
 	held, found, err := h.TestFlock(ctx, &l)
 	if err != nil {
@@ -95,10 +96,11 @@ func (f *FS) setLk(cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse.Status
 	}
 	l.Wait = wait
 	if !wait {
-		ctx := f.requests.begin(cancel, in.Pid)
+		ctx := f.begin(cancel, in.Pid, opFlock)
 		defer f.requests.free(ctx)
 		return f.code("setlk", in.NodeId, h.Flock(ctx, &l))
 	}
+	defer f.counts[opFlock].Since(time.Now())
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	over := make(chan struct{})

@@ -12,6 +12,7 @@ import (
 	"github.com/strakefs/strake/fs/client"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/mdc"
+	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/status"
 )
 
@@ -27,6 +28,9 @@ type Options struct {
 	// NoFlock refuses locks of applications.
 	NoFlock bool
 	Log     *slog.Logger
+	// Stats gets the mount's stats file, "<StatsPrefix>stats"; it may be nil.
+	Stats       *stats.Registry
+	StatsPrefix string
 }
 
 // cacheTime is how long the kernel may use what it was told under a lock. It is the eviction time: a stopped client process
@@ -41,6 +45,7 @@ type FS struct {
 	log      *slog.Logger
 	groups   groupCache
 	requests watcher
+	counts   counts
 	kernel   *kernel
 	nextFh   atomic.Uint64
 	files    *xsync.Map[uint64, *client.Handle]
@@ -60,6 +65,7 @@ func newFS(o Options, k *kernel) *FS {
 		files: xsync.NewMap[uint64, *client.Handle](), dirs: xsync.NewMap[uint64, *client.Dir](),
 		drops: make(chan struct{}, dropsMax),
 	}
+	f.counts.register(o.Stats, o.StatsPrefix+"stats")
 	f.requests.gone = f.kernel.gone
 	f.requests.start()
 	return f
@@ -170,7 +176,7 @@ func (f *FS) attrTimeout(a *attr.Attr) time.Duration {
 
 // StatFs answers statfs(2). Names are of 255 bytes.
 func (f *FS) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
-	ctx := f.requests.begin(cancel, h.Pid)
+	ctx := f.begin(cancel, h.Pid, opStatfs)
 	defer f.requests.free(ctx)
 	s, err := f.c.Statfs(ctx)
 	if err != nil {

@@ -21,12 +21,13 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	if code != fuse.OK {
 		return nil, code
 	}
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opRead)
 	defer f.requests.free(ctx)
 	n, err := h.Read(ctx, buf[:min(int(in.Size), len(buf))], in.Offset)
 	if err != nil {
 		return nil, f.code("read", in.NodeId, err)
 	}
+	f.counts[opReadBytes].Observe(int64(n))
 	return fuse.ReadResultData(buf[:n]), fuse.OK
 }
 
@@ -44,7 +45,7 @@ func (f *FS) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (ui
 	if code != fuse.OK {
 		return 0, code
 	}
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opWrite)
 	defer f.requests.free(ctx)
 	w := client.Write{Data: data, Offset: in.Offset, Mapped: in.WriteFlags&fuse.WRITE_CACHE != 0}
 	if in.WriteFlags&writeKillSuidgid != 0 && !w.Mapped {
@@ -57,6 +58,7 @@ func (f *FS) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (ui
 	if err != nil && n == 0 {
 		return 0, f.code("write", in.NodeId, err)
 	}
+	f.counts[opWriteBytes].Observe(int64(n))
 	return uint32(n), fuse.OK
 }
 
@@ -66,7 +68,7 @@ func (f *FS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if code != fuse.OK {
 		return code
 	}
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opFlush)
 	defer f.requests.free(ctx)
 	err := h.Flush(ctx)
 	if unlockErr := h.Unlock(ctx, in.LockOwner, false); err == nil {
@@ -81,7 +83,7 @@ func (f *FS) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	if code != fuse.OK {
 		return code
 	}
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opFsync)
 	defer f.requests.free(ctx)
 	return f.code("fsync", in.NodeId, h.Fsync(ctx))
 }
@@ -92,7 +94,7 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	if code != fuse.OK {
 		return code
 	}
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opFallocate)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
@@ -114,7 +116,7 @@ func (f *FS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut)
 	if code != fuse.OK {
 		return code
 	}
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opSeek)
 	defer f.requests.free(ctx)
 	off, err := h.Seek(ctx, in.Offset, in.Whence == seekHole)
 	if err != nil {
@@ -143,7 +145,7 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	if src.FID() == dst.FID() && in.OffIn < in.OffOut+in.Len && in.OffOut < in.OffIn+in.Len {
 		return 0, fuse.EINVAL
 	}
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opCopy)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)

@@ -46,7 +46,7 @@ var fsxattrBits = [...]struct {
 
 // Ioctl answers lsattr(1), chattr(1) and their like for project ids.
 func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, out *fuse.IoctlOut, outbuf []byte) fuse.Status {
-	ctx := f.requests.begin(cancel, in.Pid)
+	ctx := f.begin(cancel, in.Pid, opIoctl)
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
