@@ -11,7 +11,12 @@ import (
 
 // ReadAt is Read with no wishes, for bytes that do not come into the kernel's pages: CopyTo, tools.
 func (f *File) ReadAt(ctx context.Context, b []byte, off uint64) (int, error) {
-	h := How{Paged: true}
+	return f.ReadBy(ctx, b, off, nil)
+}
+
+// ReadBy is ReadAt by an open file's Reader.
+func (f *File) ReadBy(ctx context.Context, b []byte, off uint64, r *Reader) (int, error) {
+	h := How{Paged: true, Reader: r}
 	return f.read(ctx, b, off, &h)
 }
 

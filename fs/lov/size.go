@@ -46,6 +46,8 @@ func (f *File) within(ctx context.Context, off, n uint64, last *span) (uint64, e
 type Sizes struct {
 	Size, Blocks uint64
 	Mtime, Ctime attr.Time
+	// Held says that locks which were held already told it, on all objects: no OST was asked.
+	Held bool
 }
 
 // Glimpse asks what is the file's size now, on all OSTs in parallel, with what any client has not written back yet. A lock
@@ -75,7 +77,7 @@ func (f *File) glimpse(ctx context.Context) (Sizes, error) {
 	if len(f.objects) == 1 {
 		return f.glimpseFirst(ctx)
 	}
-	var out Sizes
+	out := Sizes{Held: true}
 	var mu sync.Mutex
 	err := f.each(func(i int, c *layout.Component, s layout.StripeIndex) error {
 		one, err := f.glimpseOne(ctx, i, c, s)
@@ -86,6 +88,7 @@ func (f *File) glimpse(ctx context.Context) (Sizes, error) {
 		defer mu.Unlock()
 		out.Size, out.Blocks = max(out.Size, one.Size), out.Blocks+one.Blocks
 		out.Mtime, out.Ctime = out.Mtime.Later(one.Mtime), out.Ctime.Later(one.Ctime)
+		out.Held = out.Held && one.Held
 		return nil
 	})
 	if err != nil {
@@ -112,7 +115,7 @@ func (f *File) glimpseOne(ctx context.Context, i int, c *layout.Component, s lay
 	if err != nil {
 		return Sizes{}, err
 	}
-	return Sizes{Size: c.FileSize(s, max(g.Size, dirty, o.DirtyEnd())), Blocks: max(o.Blocks(), g.Blocks), Mtime: g.Mtime, Ctime: g.Ctime}, nil
+	return Sizes{Size: c.FileSize(s, max(g.Size, dirty, o.DirtyEnd())), Blocks: max(o.Blocks(), g.Blocks), Mtime: g.Mtime, Ctime: g.Ctime, Held: g.Held}, nil
 }
 
 // end is the file's size, with every object's lock pinned from start to end, so that nobody else changes it.

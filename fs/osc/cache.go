@@ -45,9 +45,9 @@ type share struct {
 // Cache is the memory of dirty data, shared by all OSCs of a process. Half of it is split evenly into parts that only
 // their OSC can use, so that OSTs that are away never take all; the other half goes to whoever comes first.
 //
-// Invariant: the bytes of all buffers, in use and free, never exceed the limit.
+// Invariant: the bytes of all buffers, in use and free, never exceed the limit, or what was in use when it was lowered.
 type Cache struct {
-	limit int64
+	limit atomic.Int64 // changed under mu
 	// ahead is the bytes taken that hold what was read ahead.
 	ahead atomic.Int64
 
@@ -66,11 +66,33 @@ func NewCache(limitBytes int64) *Cache {
 	if limitBytes == 0 {
 		limitBytes = DefaultCacheBytes
 	}
-	return &Cache{limit: max(limitBytes, MinCacheBytes)}
+	c := &Cache{}
+	c.limit.Store(max(limitBytes, MinCacheBytes))
+	return c
 }
 
 // Limit in bytes.
-func (c *Cache) Limit() int64 { return c.limit }
+func (c *Cache) Limit() int64 { return c.limit.Load() }
+
+// LeastLimit is the least that SetLimit takes: below it, one OST's full writes would wait for each other.
+const LeastLimit = 32 << 20
+
+// SetLimit changes the limit, to LeastLimit at least. What is in use beyond it is written back, and nothing new gets in until then.
+func (c *Cache) SetLimit(bytes int64) {
+	c.mu.Lock()
+	c.limit.Store(max(bytes, LeastLimit))
+	c.recountLocked()
+	c.shrinkLocked()
+	over := c.used > c.limit.Load()
+	c.mu.Unlock()
+	if over {
+		c.press()
+	}
+	c.announce()
+}
+
+// ReadAhead is how many bytes hold what was read ahead and not read.
+func (c *Cache) ReadAhead() int64 { return c.ahead.Load() }
 
 // Used is how many bytes hold dirty or unanswered data now.
 func (c *Cache) Used() int64 {
@@ -108,7 +130,7 @@ func (c *Cache) recountLocked() {
 	}
 }
 
-func (c *Cache) ownLocked() int64 { return c.limit / int64(2*max(1, len(c.shares))) }
+func (c *Cache) ownLocked() int64 { return c.limit.Load() / int64(2*max(1, len(c.shares))) }
 
 // take takes n bytes for s if they are there. The buffers then come from page and never fail.
 func (c *Cache) take(s *share, n int64) bool {
@@ -116,7 +138,7 @@ func (c *Cache) take(s *share, n int64) bool {
 	defer c.mu.Unlock()
 	own := c.ownLocked()
 	more := max(0, s.used+n-own) - max(0, s.used-own)
-	if c.used+n > c.limit || more > 0 && c.common+more > c.limit-own*int64(len(c.shares)) {
+	if limit := c.limit.Load(); c.used+n > limit || more > 0 && c.common+more > limit-own*int64(len(c.shares)) {
 		return false
 	}
 	c.used += n
@@ -152,7 +174,7 @@ func (c *Cache) listLocked(size int64) *[]*page {
 
 // shrinkLocked forgets free buffers until all bytes are within the limit.
 func (c *Cache) shrinkLocked() {
-	for c.used+c.free > c.limit && c.free > 0 {
+	for c.used+c.free > c.limit.Load() && c.free > 0 {
 		list := &c.large
 		if len(*list) == 0 {
 			list = &c.small

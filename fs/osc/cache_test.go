@@ -10,7 +10,7 @@ func TestCacheIsSharedFairlyAndBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := NewCache(1 << 20)
 		shares := []*share{c.join(), c.join(), c.join()}
-		own := c.limit / 6
+		own := c.limit.Load() / 6
 		held := make([][]*page, len(shares))
 		t.Repeat(map[string]func(*rapid.T){
 			"take": func(t *rapid.T) {
@@ -37,10 +37,57 @@ func TestCacheIsSharedFairlyAndBounded(t *testing.T) {
 						sum += int64(len(p.buf))
 					}
 				}
-				if c.used != sum || c.used+c.free > c.limit || c.common > c.limit/2+6 {
+				if c.used != sum || c.used+c.free > c.limit.Load() || c.common > c.limit.Load()/2+6 {
 					t.Fatalf("%d used, %d free, %d common, %d held", c.used, c.free, c.common, sum)
 				}
 			},
 		})
 	})
+}
+
+// TestCacheLimitCanBeChanged: a lowered limit lets nothing in until enough was given back, and frees buffers at once; a raised
+// one lets in at once and wakes who waits.
+func TestCacheLimitCanBeChanged(t *testing.T) {
+	c := NewCache(2 * LeastLimit)
+	s := c.join()
+	var held []*page
+	for c.take(s, largeBytes) {
+		held = append(held, c.page(largeBytes))
+	}
+	if got := c.Used(); got != 2*LeastLimit {
+		t.Fatalf("%d bytes fit into %d", got, int64(2*LeastLimit))
+	}
+	c.SetLimit(1) // the least instead
+	if c.Limit() != LeastLimit || c.take(s, smallBytes) {
+		t.Fatalf("limit %d: a full cache took more", c.Limit())
+	}
+	select {
+	case <-s.press:
+	default:
+		t.Error("nobody was asked to write back")
+	}
+	half := len(held) / 2
+	c.give(s, held[:half])
+	if c.take(s, smallBytes) {
+		t.Error("took more than the new limit")
+	}
+	c.SetLimit(LeastLimit)
+	if c.used+c.free > c.Limit() || c.free != 0 {
+		t.Errorf("%d bytes in use and %d free, of %d", c.used, c.free, c.Limit())
+	}
+	wake := c.waiter()
+	c.SetLimit(4 * LeastLimit)
+	select {
+	case <-wake:
+	default:
+		t.Error("who waits for room did not hear of it")
+	}
+	if !c.take(s, largeBytes) {
+		t.Error("the raised limit does not hold")
+	}
+	c.give(s, []*page{c.page(largeBytes)})
+	c.give(s, held[half:])
+	if c.used != 0 || c.common != 0 || s.used != 0 {
+		t.Errorf("used %d, common %d, share %d at the end", c.used, c.common, s.used)
+	}
 }

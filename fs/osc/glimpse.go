@@ -49,6 +49,7 @@ func (o *Object) glimpse(ctx context.Context) (Glimpse, error) {
 	if o.TryLock(ldlm.PR, whole, &p) {
 		defer p.Unlock()
 		if g, ok := p.glimpse(); ok {
+			g.Held = true
 			return g, nil
 		}
 		return o.ask(ctx) // nobody else writes under this lock, so that the OST and this client know all

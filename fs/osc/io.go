@@ -116,7 +116,7 @@ func (o *Object) WriteThrough(ctx context.Context, b []byte, off uint64, mtime a
 // piece is how much of n bytes at off go into one write-through request: no more than a block, nor than an idle cache
 // can hold for one OST.
 func (c *OSC) piece(off uint64, n int) int {
-	limit := min(c.rpcBytes(), uint64(c.cache.limit/4)&^(largeBytes-1))
+	limit := min(c.rpcBytes(), uint64(c.cache.Limit()/4)&^(largeBytes-1))
 	return int(min(uint64(n), limit-off%limit, c.block-off%c.block))
 }
 

@@ -34,6 +34,8 @@ type Glimpse struct {
 	Size, Blocks uint64
 	Mtime, Ctime attr.Time
 	Exists       bool
+	// Held says that a lock on the whole object, which was held already, told it: nobody was asked.
+	Held bool
 }
 
 // Statfs asks the OST for its space.
