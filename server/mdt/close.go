@@ -180,20 +180,18 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 }
 
 // applyReport moves size and times to what a writer says, and reports whether anything changed. Once nobody else has bytes
-// that the size does not count, it is the file's. Of several writers each reports what it has seen in the end; as long as
-// nobody has cut the file meanwhile the greatest of these is right.
+// that the size does not count, it is the file's. Of several writers each reports what it has seen in the end; the
+// greatest of these is right, unless one of them may be of before a truncate.
 func (o *op) applyReport(n *inode, r *wirepb.SizeReport, end ending) (changed bool) {
 	valid := attr.Valid(r.Valid)
 	was := n.Attr
 	switch {
 	case !valid.Has(attr.ValidSize) || r.Size > attr.SizeMax:
 	case !n.SizeValid && end.several:
-		if r.SetattrGen == n.SetattrGen {
-			if r.Size >= n.Size {
-				n.Size, n.Blocks = r.Size, r.Blocks
-			}
-			n.SizeValid = end.last && end.whole
+		if r.Size >= n.Size && !end.stale {
+			n.Size, n.Blocks = r.Size, r.Blocks
 		}
+		n.SizeValid = end.last && end.whole
 	case !n.SizeValid:
 		n.Size, n.Blocks = r.Size, r.Blocks
 		n.SizeValid = end.last && end.whole

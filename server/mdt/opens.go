@@ -21,6 +21,8 @@ type openFile struct {
 	writers []writer
 	// several: more than one writer was there at once since the first of the present ones came.
 	several bool
+	// cut is the setattr generation of the last truncate since then, 0 for none.
+	cut uint32
 	// tainted: a writer was evicted since the first of the present ones came, so nobody knows the size.
 	tainted bool
 }
@@ -119,13 +121,14 @@ func (t *openTable) addWriter(f fid.FID, x *export, handles int, gen uint32) {
 		if w == nil {
 			v.several = len(v.writers) > 0
 			if !v.several {
-				v.tainted = false
+				v.tainted, v.cut = false, 0
 			}
 			v.writers = append(v.writers, writer{x: x})
 			w = &v.writers[len(v.writers)-1]
 		}
 		w.handles += handles
 		w.gen = max(w.gen, gen)
+		v.cut = max(v.cut, gen)
 	})
 	x.setWriting(f, true)
 }
@@ -146,6 +149,8 @@ type ending struct {
 	// whole: no writer was evicted meanwhile, so that the writers' reports have the file's size. several: they were more than
 	// one, so that it is the greatest.
 	whole, several bool
+	// stale: its report may be of before a truncate.
+	stale bool
 }
 
 // doneWriter takes x off the writers of f, on a report that follows generation gen.
@@ -156,7 +161,11 @@ func (t *openTable) doneWriter(f fid.FID, x *export, gen uint32) (end ending) {
 			return
 		}
 		v.remove(x)
-		gone, end = true, ending{last: len(v.writers) == 0, whole: !v.tainted, several: v.several}
+		if v.several && gen < v.cut {
+			// What it says of the size may be of before the truncate, and what it has written of after.
+			v.tainted = true
+		}
+		gone, end = true, ending{last: len(v.writers) == 0, whole: !v.tainted, several: v.several, stale: gen < v.cut}
 	})
 	if gone {
 		x.setWriting(f, false)
