@@ -79,7 +79,7 @@ func (o *op) reportBits(f fid.FID, r *wirepb.SizeReport) (ldlm.Bits, error) {
 		return ldlm.Open, nil
 	case err != nil:
 		return 0, err
-	case n.Nlink == 0, n.IsFile() && !o.x.ReadOnly && o.applyReport(n, r, ending{}):
+	case n.Nlink == 0, n.IsFile() && !o.x.ReadOnly && o.applyReport(n, r, o.h.opens.standing(f, o.xs, r.SetattrGen)):
 		return opened, nil
 	}
 	return ldlm.Open, nil
@@ -150,9 +150,9 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 	if closes && writes(closed.flags) {
 		o.h.opens.closeWrite(f, o.xs)
 	}
-	var end ending
+	st := o.h.opens.standing(f, o.xs, r.SetattrGen)
 	if r.Done {
-		end = o.h.opens.doneWriter(f, o.xs, r.SetattrGen)
+		st = o.h.opens.doneWriter(f, o.xs, r.SetattrGen)
 	}
 	n := &o.child
 	err := o.get(f, n)
@@ -173,7 +173,7 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 		o.h.stats.opens.Add(-1)
 	}
 	// Without UPDATE the report changed nothing when it was looked at, and others may have changed the record since.
-	if n.IsFile() && !o.x.ReadOnly && o.locks.find(f).bits&ldlm.Update != 0 && o.applyReport(n, r, end) {
+	if n.IsFile() && !o.x.ReadOnly && o.locks.find(f).bits&ldlm.Update != 0 && o.applyReport(n, r, st) {
 		o.put(n, false)
 	}
 	return nil
@@ -182,19 +182,20 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 // applyReport moves size and times to what a writer says, and reports whether anything changed. Once nobody else has bytes
 // that the size does not count, it is the file's. Of several writers each reports what it has seen in the end; the
 // greatest of these is right, unless one of them may be of before a truncate.
-func (o *op) applyReport(n *inode, r *wirepb.SizeReport, end ending) (changed bool) {
+func (o *op) applyReport(n *inode, r *wirepb.SizeReport, st standing) (changed bool) {
 	valid := attr.Valid(r.Valid)
 	was := n.Attr
 	switch {
 	case !valid.Has(attr.ValidSize) || r.Size > attr.SizeMax:
-	case !n.SizeValid && end.several:
-		if r.Size >= n.Size && !end.stale {
+	case !n.SizeValid && !st.writer: // nothing that it knows counts any more
+	case !n.SizeValid && st.several:
+		if r.Size >= n.Size && !st.stale {
 			n.Size, n.Blocks = r.Size, r.Blocks
 		}
-		n.SizeValid = end.last && end.whole
+		n.SizeValid = st.last && st.whole
 	case !n.SizeValid:
 		n.Size, n.Blocks = r.Size, r.Blocks
-		n.SizeValid = end.last && end.whole
+		n.SizeValid = st.last && st.whole
 	case r.Size != n.Size:
 		// A writer that this target does not know: its open was lost with a crash. What it wrote is on the OSTs, so they
 		// are asked from now on.

@@ -142,35 +142,50 @@ func (t *openTable) closeWrite(f fid.FID, x *export) {
 	})
 }
 
-// ending is what became of a writer that has reported its end.
-type ending struct {
-	// last: it was one, and none is left.
-	last bool
-	// whole: no writer was evicted meanwhile, so that the writers' reports have the file's size. several: they were more than
-	// one, so that it is the greatest.
+// standing is what a report's sender is to a file when it is applied.
+type standing struct {
+	// writer: it was a writer until now. last: it is none any more, and none is left.
+	writer, last bool
+	// whole: nobody whose bytes are not known has gone since the first of the present writers came, so that the writers' reports have the
+	// file's size. several: they were more than one, so that it is the greatest.
 	whole, several bool
-	// stale: its report may be of before a truncate.
+	// stale: the report may be of before a truncate.
 	stale bool
 }
 
-// doneWriter takes x off the writers of f, on a report that follows generation gen.
-func (t *openTable) doneWriter(f fid.FID, x *export, gen uint32) (end ending) {
+func (v *openFile) standing(x *export, gen uint32) standing {
+	if v == nil || v.find(x) == nil {
+		return standing{}
+	}
+	return standing{writer: true, whole: !v.tainted, several: v.several, stale: gen < v.cut}
+}
+
+// standing is x's part in f, for a report that follows generation gen.
+func (t *openTable) standing(f fid.FID, x *export, gen uint32) standing {
+	s := t.shard(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.files[f].standing(x, gen)
+}
+
+// doneWriter takes x off the writers of f, on a report that follows generation gen, unless it has become one again since.
+func (t *openTable) doneWriter(f fid.FID, x *export, gen uint32) (st standing) {
 	gone := false
 	t.shard(f).with(f, func(v *openFile) {
+		st = v.standing(x, gen)
 		if w := v.find(x); w == nil || w.handles > 0 || gen < w.gen {
 			return
 		}
 		v.remove(x)
-		if v.several && gen < v.cut {
-			// What it says of the size may be of before the truncate, and what it has written of after.
-			v.tainted = true
+		if st.several && st.stale {
+			v.tainted = true // What it has written may be of after the truncate.
 		}
-		gone, end = true, ending{last: len(v.writers) == 0, whole: !v.tainted, several: v.several, stale: gen < v.cut}
+		gone, st.last, st.whole = true, len(v.writers) == 0, !v.tainted
 	})
 	if gone {
 		x.setWriting(f, false)
 	}
-	return end
+	return st
 }
 
 // evictWriter takes x off the writers of f without a report.
