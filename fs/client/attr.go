@@ -24,17 +24,22 @@ func (c *Client) Getattr(ctx context.Context, who *mdc.Caller, f fid.FID, a *att
 	if in != nil {
 		defer c.put(in)
 	}
-	k := c.ask(f, e)
+	k, o := c.ask(f, e), c.ahead.stat(f.Ino())
 	if err := c.mdc.Getattr(ctx, who, f, e); err != nil {
 		return err
 	}
 	c.keep(&k, e, false, name{})
-	return c.fill(ctx, e, in, a)
+	return c.fillStat(ctx, e, in, a, o)
 }
 
 // fill completes an answer's attributes: from the inode in use (found before the request was sent, so that a report that
 // was answered meanwhile is not missed), else from the OSTs if the MDT does not know the size.
 func (c *Client) fill(ctx context.Context, e *mdc.Entry, in *inode, a *attr.Attr) error {
+	return c.fillStat(ctx, e, in, a, nil)
+}
+
+// fillStat is fill for a stat, with the glimpse that ran meanwhile; nil for none.
+func (c *Client) fillStat(ctx context.Context, e *mdc.Entry, in *inode, a *attr.Attr, o *overlap) error {
 	*a = e.Attr
 	if in != nil {
 		in.complete(a)
@@ -52,7 +57,8 @@ func (c *Client) fill(ctx context.Context, e *mdc.Entry, in *inode, a *attr.Attr
 			in.complete(a)
 		}
 	}
-	if !a.SizeValid {
+	known := a.SizeValid || in == nil && c.ahead.answered(ctx, o, e, a)
+	if !known {
 		if err := c.glimpse(ctx, e, in, a); err != nil {
 			return err
 		}
@@ -83,11 +89,16 @@ func (c *Client) glimpse(ctx context.Context, e *mdc.Entry, in *inode, a *attr.A
 	if err != nil {
 		return fmt.Errorf("client: size of %v: %w", a.FID, err)
 	}
+	sized(a, &s)
+	return nil
+}
+
+// sized completes attributes with what the OSTs know.
+func sized(a *attr.Attr, s *lov.Sizes) {
 	a.Size, a.Blocks = s.Size, s.Blocks
 	if s.Ctime.Compare(a.Ctime) > 0 {
 		a.Ctime, a.Mtime = s.Ctime, s.Mtime
 	}
-	return nil
 }
 
 // Setting is what a Setattr changes. Handle is what it goes through, nil for none.

@@ -11,6 +11,7 @@ import (
 	"github.com/strakefs/strake/fs/lockcache"
 	"github.com/strakefs/strake/fs/lov"
 	"github.com/strakefs/strake/fs/mdc"
+	"github.com/strakefs/strake/fs/osc"
 	"github.com/strakefs/strake/fs/stats"
 )
 
@@ -33,7 +34,9 @@ type Options struct {
 	Locks *lockcache.Cache
 	Owner *Owner
 	// Budget bounds what is cached; nil leaves that to Locks.
-	Budget   *Budget
+	Budget *Budget
+	// Cache is the memory of dirty data, shared by the mounts of a process; nil: it is not told of, and nothing is read ahead.
+	Cache    *osc.Cache
 	ReadOnly bool
 	Atime    Atime
 	// Sync makes every write durable before it is answered, DirSync every change of a folder.
@@ -63,6 +66,8 @@ type Client struct {
 	names   Names
 	changes changes
 	hot     hot
+	ahead   statahead
+	params  params
 	// life counts evictions: a handle of an earlier life is of no use.
 	life atomic.Uint32
 	// renames counts those under way; renamedAt is when the last one ended, in nanoseconds.
@@ -84,12 +89,16 @@ func New(o Options) *Client {
 	c.inodes.init()
 	c.nodes.init()
 	c.names.init(o.NamesMax)
+	c.ahead.init(c)
+	c.params.begin(o.Cache, o.Data)
 	c.entries.New = func() any { return new(mdc.Entry) }
 	c.retire.init()
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if o.Stats != nil {
 		c.lost = o.Stats.Counter(o.StatsPrefix+"write_errors_after_close", "files whose data could not be written after their last close")
 		c.register(o.Stats, o.StatsPrefix)
+		c.params.register(o.Stats, o.StatsPrefix)
+		c.ahead.register(o.Stats, o.StatsPrefix)
 	} else {
 		c.lost = new(stats.Counter)
 	}
@@ -111,6 +120,7 @@ func (c *Client) Close(ctx context.Context) error {
 	err := c.retire.drain(ctx)
 	c.cancel()
 	c.retire.stop()
+	c.ahead.close()
 	if c.opts.Budget != nil {
 		c.opts.Budget.leave(c.locks)
 	}

@@ -20,6 +20,9 @@ type Dir struct {
 	// handle is the MDT's number of the open.
 	handle uint64
 
+	// sizes is what asks for the entries' sizes ahead of their stats.
+	sizes listing
+
 	mu sync.Mutex
 	// buf holds fetched entries; next is their undelivered rest. guarded by mu
 	buf  []byte
@@ -30,6 +33,9 @@ type Dir struct {
 	ent mdc.Dirent
 	// pending says that ent was decoded and not taken. guarded by mu
 	pending bool
+	// held says that locks on most entries of the last page were held already, so that there is no need to ask for those of
+	// the next. guarded by mu
+	held bool
 }
 
 // OpenDir opens a folder for reading. It lives on at the MDT without a name until Release, as an open file does.
@@ -75,8 +81,12 @@ func (d *Dir) Read(ctx context.Context, cookie uint64, plus bool, fn func(e *mdc
 			}
 			d.next, d.pending = rest, true
 		}
-		if !fn(&d.ent, plus && d.c.completeDirent(&d.ent)) {
+		whole := plus && d.c.completeDirent(&d.ent)
+		if !fn(&d.ent, whole) {
 			return nil
+		}
+		if plus && !whole {
+			d.c.ahead.note(&d.sizes, d.f.Ino(), &d.ent)
 		}
 		d.at, d.pending = d.ent.Cookie, false
 	}
@@ -95,7 +105,7 @@ func (d *Dir) fetch(ctx context.Context, plus bool) error {
 		d.buf = make([]byte, dirBuffer)
 	}
 	p := mdc.Page{Cookie: d.at, Plus: plus, Buf: d.buf}
-	if plus {
+	if plus && !d.held {
 		p.Want = wanted
 	}
 	at := d.c.changes.now()
@@ -118,12 +128,20 @@ func (d *Dir) keep(p *mdc.Page, at uint64) error {
 	parent := d.f.Ino()
 	e := c.entry()
 	defer c.putEntry(e)
+	files, held := 0, 0
 	for rest := p.Buf[:p.N]; len(rest) > 0; {
 		var err error
 		if rest, err = mdc.DecodeDirent(rest, &d.ent); err != nil {
 			return err
 		}
 		x := &d.ent
+		files++
+		if c.nodes.find(x.FID.Ino()) != nil {
+			held++
+		}
+		if p.Want == 0 {
+			continue
+		}
 		if e.Lock, e.Bits = c.mdc.Adopt(p, x); e.Lock == 0 || !x.HasAttr {
 			c.mdc.Settle(e)
 			continue
@@ -137,6 +155,7 @@ func (d *Dir) keep(p *mdc.Page, at uint64) error {
 		c.keep(&k, e, false, entry)
 		c.mdc.Settle(e)
 	}
+	d.held = held > files/2
 	return nil
 }
 

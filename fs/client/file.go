@@ -26,6 +26,7 @@ type Handle struct {
 	life uint32
 	// flocks are the owners of application locks taken through this handle. guarded by in.mu
 	flocks flockOwners
+	reader lov.Reader
 }
 
 // alive fails when this mount was evicted since the file was opened: others may have changed it as if it were closed.
@@ -169,7 +170,7 @@ func (h *Handle) readAt(ctx context.Context, b []byte, off uint64) (int, error) 
 	if h.direct {
 		return h.in.file.Read(ctx, b, off, &lov.How{Direct: true})
 	}
-	return h.in.file.ReadAt(ctx, b, off)
+	return h.in.file.ReadBy(ctx, b, off, &h.reader)
 }
 
 // Write is one write request.

@@ -28,7 +28,7 @@ func (c *Client) Lookup(ctx context.Context, who *mdc.Caller, parent fid.FID, en
 	}
 	e := c.entry()
 	defer c.putEntry(e)
-	k := c.ask(fid.FID{}, e)
+	k, o := c.ask(fid.FID{}, e), c.ahead.lookup(parent.Ino(), entry)
 	if err := c.mdc.Lookup(ctx, who, parent, entry, e); err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (c *Client) Lookup(ctx context.Context, who *mdc.Caller, parent fid.FID, en
 	} else {
 		c.keep(&k, e, false, name{parent.Ino(), entry})
 	}
-	return c.fill(ctx, e, nil, a)
+	return c.fillStat(ctx, e, nil, a, o)
 }
 
 // absent reports whether a folder has no such name for certain.
@@ -182,11 +182,14 @@ func (c *Client) left(child *attr.Attr) {
 	c.put(in)
 }
 
-// giveBack gives up the lock on an inode without a name: nobody will ask for it any more.
+// giveBack gives up the locks on an inode without a name: nobody will ask for them any more.
 func (c *Client) giveBack(f fid.FID) {
-	if h, ok := c.match(f, ldlm.Lookup); ok {
-		c.locks.Release(h, 0)
-		c.locks.Unpin(h)
+	r, ok := c.locks.Resource(ldlm.InodeRes(f))
+	if !ok {
+		return
+	}
+	for i := range r.Holders {
+		c.locks.Release(r.Holders[i].Handle, 0)
 	}
 }
 
