@@ -289,7 +289,7 @@ func (o *OST) record(tx *store.Tx, e *env.Env, ob *object, whole bool) (keep boo
 		}
 		return true
 	}
-	ob.idle++
+	ob.idle = min(ob.idle+1, idleCommits)
 	if ob.idle < idleCommits || !whole {
 		return true
 	}

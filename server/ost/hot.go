@@ -41,10 +41,11 @@ var hotValue = []byte{recordVersion}
 // Precondition: pubMu is held and tx is published, with the group's record, before it is given back.
 func (o *OST) raiseFresh(tx *store.Tx, e *env.Env, g *group, bound uint64) {
 	g.fresh.Store(bound) // Before the walk: who loads an object later sees the new bound.
-	o.cache.each(func(ob *object) {
-		if ob.id.Group != g.id || ob.id.ID > bound {
-			return
-		}
+	wanted := func(ob *object) bool {
+		// One without a user is not being loaded: what it says of itself holds.
+		return ob.id.Group == g.id && ob.id.ID <= bound && (ob.refs > 0 || ob.hot.Load())
+	}
+	o.cache.each(wanted, func(ob *object) {
 		whole := ob.io.TryLock() // False: somebody writes, or is about to.
 		ob.mu.Lock()
 		if ob.stated && ob.hot.Load() && !ob.marked {
@@ -134,7 +135,7 @@ func (o *OST) rescanOne(tx *store.Tx, e *env.Env, id fid.ObjectID) error {
 	if !ob.recorded && size == 0 && blocks == 0 {
 		return nil // Never written, or destroyed.
 	}
-	if ob.recorded && ob.saved.size == uint64(size) && ob.saved.blocks == uint64(blocks) {
+	if ob.recorded && ob.rec.size == uint64(size) && ob.saved.blocks == uint64(blocks) {
 		return nil
 	}
 	ob.size.Store(size)

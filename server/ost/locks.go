@@ -236,6 +236,9 @@ func (s objects) LVB(e *env.Env, id fid.ObjectID, v *ldlm.LVB) error {
 	o := s.o
 	ob := o.cache.get(id)
 	defer o.cache.put(ob)
+	if ob.lvbFromMemory(v) {
+		return nil
+	}
 	there, err := o.load(e, ob)
 	if err != nil {
 		return err
@@ -252,9 +255,24 @@ func (s objects) LVB(e *env.Env, id fid.ObjectID, v *ldlm.LVB) error {
 	if err != nil {
 		return err
 	}
+	ob.lvbLocked(v, blocks)
+	return nil
+}
+
+// lvbFromMemory fills v without a file when all of it is known: the object has not changed since its record.
+func (ob *object) lvbFromMemory(v *ldlm.LVB) bool {
+	ob.mu.Lock()
+	defer ob.mu.Unlock()
+	if !ob.stated || ob.gone || ob.seq > ob.covered {
+		return false
+	}
+	ob.lvbLocked(v, ob.rec.blocks)
+	return true
+}
+
+func (ob *object) lvbLocked(v *ldlm.LVB, blocks uint64) {
 	*v = ldlm.LVB{Size: uint64(ob.size.Load()), Blocks: blocks, Mtime: nanoseconds(ob.rec.mtime), Atime: nanoseconds(ob.rec.atime),
 		Ctime: nanoseconds(ob.rec.ctime)}
-	return nil
 }
 
 // updateLVB tells the namespace of a change. An object that was destroyed meanwhile has nothing to tell.

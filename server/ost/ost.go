@@ -34,9 +34,11 @@ type Options struct {
 	CommitEvery time.Duration
 	// CommitBytes begins a commit early when that much was written since the last one; 0 is 256 MiB.
 	CommitBytes int64
-	// MaxObjects bounds the objects in memory that nobody uses, each with an open file; 0 is 2,048: with two OSTs and a
-	// mount in one process that stays below the 4,096 files that old systems allow as a hard limit.
-	MaxObjects int
+	// MaxOpen bounds the objects that nobody uses and whose file is kept open; 0 is 2,048: with two OSTs and a mount in one
+	// process that stays below the 4,096 files that old systems allow as a hard limit.
+	MaxOpen int
+	// Memory bounds the object caches of the process; nil: one of this OST's own, for a machine whose memory is not known.
+	Memory *target.Budget
 	// FreshMax bounds how many fresh objects per group are looked at after a crash; 0 is 65,536.
 	FreshMax uint64
 	// GrantMax bounds the grant of one export, in bytes; 0 is 1 GiB.
@@ -108,7 +110,7 @@ func New(ctx context.Context, o Options) (*OST, error) {
 		exports: map[*lockd.Client]*target.Export{},
 	}
 	s.stats = newStats(o.Stats, o.Name)
-	s.cache.init(o.MaxObjects)
+	s.cache.init(o.Memory, o.MaxOpen)
 	s.space.init(o.Device)
 	clean, err := s.restore()
 	if err != nil {
@@ -140,6 +142,7 @@ func New(ctx context.Context, o Options) (*OST, error) {
 		s.locks.Close()
 		return nil, err
 	}
+	s.o.Memory.Join(&s.cache)
 	s.register()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.done.Go(s.commitLoop)
@@ -156,8 +159,11 @@ func (o *Options) defaults() {
 	if o.CommitBytes <= 0 {
 		o.CommitBytes = 256 << 20
 	}
-	if o.MaxObjects <= 0 {
-		o.MaxObjects = 2048
+	if o.MaxOpen <= 0 {
+		o.MaxOpen = 2048
+	}
+	if o.Memory == nil {
+		o.Memory = target.NewBudget(0)
 	}
 	if o.FreshMax == 0 {
 		o.FreshMax = 65536

@@ -21,6 +21,7 @@ import (
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 	"github.com/strakefs/strake/server/ost"
+	"github.com/strakefs/strake/server/target"
 	"github.com/strakefs/strake/store"
 	"github.com/strakefs/strake/store/memdev"
 )
@@ -477,7 +478,14 @@ func TestCleanStopNeedsNoRescan(t *testing.T) {
 // TestRandomAgainstShadow runs random changes of a few objects from several goroutines, one object each, with commits,
 // destroys and evictions from a small cache, against copies in memory.
 func TestRandomAgainstShadow(t *testing.T) {
-	n, mdt, _ := pair(t, ost.Options{CommitEvery: time.Millisecond, MaxObjects: 1, FreshMax: 4})
+	t.Run("one open file", func(t *testing.T) { randomAgainstShadow(t, ost.Options{MaxOpen: 1}) })
+	// Room for no object: what nobody uses leaves at once.
+	t.Run("no memory", func(t *testing.T) { randomAgainstShadow(t, ost.Options{Memory: target.NewBudget(1)}) })
+}
+
+func randomAgainstShadow(t *testing.T, o ost.Options) {
+	o.CommitEvery, o.FreshMax = time.Millisecond, 4
+	n, mdt, _ := pair(t, o)
 	must(mdt.precreate(48))
 	var wg sync.WaitGroup
 	for g := range 4 {

@@ -6,10 +6,7 @@ import "github.com/strakefs/strake/fs/fid"
 // the objects in memory only and never waits for a disk: an object that somebody uses is there. It returns false for others
 // and for objects that were not given to a file yet.
 func (o *OST) ObjectOwner(id fid.ObjectID) (file fid.FID, stripe uint32, ok bool) {
-	s := o.cache.shard(id)
-	s.mu.Lock()
-	ob := s.objects[id]
-	s.mu.Unlock()
+	ob := o.cache.look(id)
 	if ob == nil {
 		return fid.FID{}, 0, false
 	}

@@ -35,15 +35,20 @@ func Specs() []store.Spec {
 
 // record is what the tables keep of an object.
 type record struct {
+	charge
+	owner        fid.FID
+	stripe       uint32
+	version      uint64 // of the last change of owner by the MDT
+	size         uint64 // when the record was written; the file's own size counts
+	mtime, atime attr.Time
+	ctime        attr.Time
+}
+
+// charge is whom an object's space is charged to.
+type charge struct {
 	owned             bool // uid, gid and project are known
 	uid, gid, project uint32
-	owner             fid.FID
-	stripe            uint32
-	version           uint64 // of the last change of owner by the MDT
-	size              uint64 // when the record was written; the file's own size counts
 	blocks            uint64 // of 512 bytes, from the host after its flush
-	mtime, atime      attr.Time
-	ctime             attr.Time
 }
 
 // recordSize is the length of a version 1 record, big-endian, keyed by group (4) and id (8):
@@ -109,12 +114,14 @@ func (r *record) parse(b []byte) error {
 		return err
 	}
 	*r = record{
-		owned: b[1]&recordOwned != 0, uid: be.Uint32(b[4:]), gid: be.Uint32(b[8:]), project: be.Uint32(b[12:]),
+		charge: charge{
+			owned: b[1]&recordOwned != 0, uid: be.Uint32(b[4:]), gid: be.Uint32(b[8:]), project: be.Uint32(b[12:]),
+			blocks: be.Uint64(b[56:]),
+		},
 		owner: owner, stripe: be.Uint32(b[32:]), version: be.Uint64(b[40:]), size: be.Uint64(b[48:]),
-		blocks: be.Uint64(b[56:]),
-		mtime:  attr.Time{Sec: int64(be.Uint64(b[64:])), Nsec: be.Uint32(b[88:])},
-		atime:  attr.Time{Sec: int64(be.Uint64(b[72:])), Nsec: be.Uint32(b[92:])},
-		ctime:  attr.Time{Sec: int64(be.Uint64(b[80:])), Nsec: be.Uint32(b[96:])},
+		mtime: attr.Time{Sec: int64(be.Uint64(b[64:])), Nsec: be.Uint32(b[88:])},
+		atime: attr.Time{Sec: int64(be.Uint64(b[72:])), Nsec: be.Uint32(b[92:])},
+		ctime: attr.Time{Sec: int64(be.Uint64(b[80:])), Nsec: be.Uint32(b[96:])},
 	}
 	return nil
 }
@@ -130,7 +137,7 @@ func addRecord(tx *store.Tx, e *env.Env, id fid.ObjectID, r *record) {
 // Precondition: ob.mu and OST.pubMu are held, and tx is published before pubMu is given back.
 func (ob *object) saveLocked(tx *store.Tx, e *env.Env) {
 	ob.rec.size = uint64(ob.size.Load())
-	r, s := &ob.rec, &ob.saved
+	r, s := &ob.rec.charge, &ob.saved
 	switch {
 	case !ob.recorded:
 		addUsage(tx, e, r, int64(r.blocks), 1)
@@ -140,8 +147,8 @@ func (ob *object) saveLocked(tx *store.Tx, e *env.Env) {
 		addUsage(tx, e, s, -int64(s.blocks), -1)
 		addUsage(tx, e, r, int64(r.blocks), 1)
 	}
-	addRecord(tx, e, ob.id, r)
-	ob.saved, ob.recorded = ob.rec, true
+	addRecord(tx, e, ob.id, &ob.rec)
+	ob.saved, ob.recorded = ob.rec.charge, true
 }
 
 func objectKey(e *env.Env, id fid.ObjectID) []byte {
@@ -153,7 +160,7 @@ func objectKey(e *env.Env, id fid.ObjectID) []byte {
 const usageSize = 16
 
 // addUsage charges blocks and objects to the three ids of r.
-func addUsage(tx *store.Tx, e *env.Env, r *record, blocks, objects int64) {
+func addUsage(tx *store.Tx, e *env.Env, r *charge, blocks, objects int64) {
 	if !r.owned || blocks == 0 && objects == 0 {
 		return
 	}

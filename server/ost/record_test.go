@@ -11,8 +11,9 @@ import (
 
 func TestRecordGolden(t *testing.T) {
 	r := record{
-		owned: true, uid: 1, gid: 2, project: 3, owner: fid.FID{Seq: 0x200000401, OID: 5}, stripe: 6, version: 7, size: 8,
-		blocks: 9, mtime: attr.Time{Sec: 10, Nsec: 11}, atime: attr.Time{Sec: 12, Nsec: 13}, ctime: attr.Time{Sec: -1, Nsec: 14},
+		charge: charge{owned: true, uid: 1, gid: 2, project: 3, blocks: 9},
+		owner:  fid.FID{Seq: 0x200000401, OID: 5}, stripe: 6, version: 7, size: 8,
+		mtime: attr.Time{Sec: 10, Nsec: 11}, atime: attr.Time{Sec: 12, Nsec: 13}, ctime: attr.Time{Sec: -1, Nsec: 14},
 	}
 	b := make([]byte, recordSize)
 	r.put(b)

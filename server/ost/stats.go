@@ -48,21 +48,7 @@ func (o *OST) register() {
 	r.Func(base+"kbytesavail", "Space for users in KiB.", func() int64 { return int64(o.space.now().Avail >> 10) })
 	r.Func(base+"filestotal", "Inodes.", func() int64 { return int64(o.space.now().Inodes) })
 	r.Func(base+"filesfree", "Free inodes.", func() int64 { return int64(o.space.now().FreeInodes) })
-	r.Table("obdfilter."+o.o.Name, "The object cache.", o.cacheStats)
+	r.Table("obdfilter."+o.o.Name, "The object cache.", o.cache.tableStats)
+	r.Func(base+"idle_handles", "Objects that nobody uses with a file kept open.", o.cache.handles)
 	r.Text(base+"state", "serving, full or stopped.", o.State)
-}
-
-// cacheStats gives the registry the object cache's figures. Its shards are Go's maps, which do not tell their chains.
-func (o *OST) cacheStats(to *stats.TableStats) {
-	entries, unused := 0, 0
-	for i := range o.cache.shards {
-		s := &o.cache.shards[i]
-		s.mu.Lock()
-		entries, unused = entries+len(s.objects), unused+s.count
-		s.mu.Unlock()
-	}
-	to.Name, to.Entries, to.Busy = "OBJECTS", int64(entries), int64(entries-unused)
-	to.Hits, to.Misses, to.Evictions = o.cache.hits.Load(), o.cache.misses.Load(), o.cache.purged.Load()
-	to.LimitEntries = int64(o.cache.perShard * cacheShards)
-	to.Rule = "bounds the objects that nobody uses, each with an open file"
 }

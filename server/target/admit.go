@@ -20,8 +20,8 @@ func (t *Target) admitLocked(conn *rpc.Conn, r *wirepb.ConnectRequest) (*Export,
 	if r.Kind < rpc.KindClient || r.Kind > rpc.KindTool {
 		return nil, status.Errorf(status.Protocol, "%s: a peer of kind %d", t.o.Name, r.Kind)
 	}
-	if len(t.exports) >= maxExports {
-		return nil, status.Errorf(status.Refused, "%s has %d clients and takes no more", t.o.Name, len(t.exports))
+	if t.exports.n >= maxExports {
+		return nil, status.Errorf(status.Refused, "%s has %d clients and takes no more", t.o.Name, t.exports.n)
 	}
 	x := &Export{
 		UUID: [16]byte(r.Uuid), Kind: r.Kind, Peer: string(trim(r.Peer)), ReadOnly: r.ReadOnly,
@@ -47,7 +47,7 @@ func (t *Target) predecessorLocked(r *wirepb.ConnectRequest) *Export {
 	if r.Kind != rpc.KindClient {
 		return nil
 	}
-	for _, x := range t.exports {
+	for x := range t.exports.all() {
 		if x.Kind == rpc.KindClient && x.namedBy(r.Peer) && x.aloneFor() > 0 {
 			return x
 		}
@@ -90,9 +90,7 @@ func (t *Target) end(x *Export, why string) bool {
 		t.o.Log.Error("removing an export's records", "target", t.o.Name, "peer", x.Peer, "err", err)
 	}
 	t.mu.Lock()
-	if t.exports[x.UUID] == x {
-		delete(t.exports, x.UUID)
-	}
+	t.exports.remove(x)
 	t.mu.Unlock()
 	t.o.Handler.ExportGone(x)
 	t.o.Log.Info("export ended", "target", t.o.Name, "peer", x.Peer, "why", why)

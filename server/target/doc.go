@@ -33,5 +33,8 @@
 // across a call of the handler or the device's waiting methods; Export.gate is held, shared, while a request of the export is
 // served, and whole across Options.Connected.
 //
+// A process has one Budget (lu_cache_percent) for the object caches of its targets. It locks nothing of theirs but what Cache's methods
+// do, and its own mutex is taken alone.
+//
 // The README beside this file says what happens at each crash point.
 package target

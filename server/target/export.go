@@ -39,6 +39,8 @@ type Export struct {
 	conns []*rpc.Conn // guarded by mu
 	alone time.Time   // since when there is no connection; guarded by mu
 	slots []*slot     // by number - 1; guarded by mu
+
+	chain *Export // the next one of its bucket; guarded by Target.mu
 }
 
 // Generation implements rpc.Session.

@@ -123,7 +123,7 @@ func (t *Target) restore() error {
 // adopt enters an export into the table; restore calls it before the target is visible, admitLocked with mu held.
 func (t *Target) adopt(x *Export) {
 	x.t = t
-	t.exports[x.UUID] = x
+	t.exports.add(x)
 	t.nextIdx = max(t.nextIdx, x.Index+1)
 	if t.o.NewExport != nil {
 		t.o.NewExport(x)
@@ -134,7 +134,7 @@ func (t *Target) restoreSlot(k, v []byte) error {
 	if len(k) != slotKeySize {
 		return fmt.Errorf("a reply slot with a key of %d bytes", len(k))
 	}
-	x := t.exports[[16]byte(k)]
+	x := t.exports.get([16]byte(k))
 	if x == nil {
 		return nil // Left by a client that ended: dropExport's transaction removes both, so this cannot be; harmless.
 	}

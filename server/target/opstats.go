@@ -40,6 +40,7 @@ func (s *opStats) register(o *Options, t *Target) {
 	t.recovery.register(o, base)
 	o.Stats.Func(base+".num_exports", "Clients that have an export.", func() int64 { return int64(t.Count()) })
 	o.Stats.Text(base+".exports", "Clients: uuid, kind, since when, connected, who.", t.exportsText)
+	o.Stats.Table(base+".exports", "Exports, by the uuid of their client.", t.exportsTable)
 }
 
 // observe adds one request. It does not allocate.

@@ -90,8 +90,8 @@ type Target struct {
 	recovery recovery
 
 	mu      sync.Mutex
-	exports map[[16]byte]*Export // guarded by mu
-	nextIdx uint32               // guarded by mu
+	exports exportTable // guarded by mu
+	nextIdx uint32      // guarded by mu
 }
 
 // New restores the exports of an earlier start from the device and starts the target. Its clients have EvictAfter to
@@ -109,7 +109,7 @@ func New(o Options) (*Target, error) {
 	if o.Committed == nil {
 		o.Committed = func() wire.Transno { return wire.Transno(o.Device.Committed()) }
 	}
-	t := &Target{o: o, stop: make(chan struct{}), exports: map[[16]byte]*Export{}, restart: o.Committed()}
+	t := &Target{o: o, stop: make(chan struct{}), restart: o.Committed()}
 	if err := t.restore(); err != nil {
 		return nil, fmt.Errorf("target: %s: reading last_rcvd: %w", o.Name, err)
 	}
@@ -129,15 +129,15 @@ func (t *Target) Instance() uint64 { return t.instance }
 func (t *Target) Count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.exports)
+	return t.exports.n
 }
 
 // Exports returns the exports there are, in no order.
 func (t *Target) Exports() []*Export {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make([]*Export, 0, len(t.exports))
-	for _, x := range t.exports {
+	all := make([]*Export, 0, t.exports.n)
+	for x := range t.exports.all() {
 		all = append(all, x)
 	}
 	return all
@@ -258,7 +258,7 @@ func (t *Target) committedOf(r *wirepb.ConnectRequest) wire.Transno {
 // joinBulk adds a second connection to an export under the generation that the first one was given.
 func (t *Target) joinBulk(conn *rpc.Conn, r *wirepb.ConnectRequest) (rpc.Session, *wirepb.ConnectReply, error) {
 	t.mu.Lock()
-	x := t.exports[[16]byte(r.Uuid)]
+	x := t.exports.get([16]byte(r.Uuid))
 	t.mu.Unlock()
 	if x == nil || !x.join(conn, r.Generation) {
 		return nil, nil, status.Errorf(status.NotConnected, "%s: a bulk connection without its control connection", t.o.Name)
@@ -272,7 +272,7 @@ func (t *Target) joinBulk(conn *rpc.Conn, r *wirepb.ConnectRequest) (rpc.Session
 func (t *Target) exportFor(conn *rpc.Conn, r *wirepb.ConnectRequest) (x *Export, recovered bool, err error) {
 	for {
 		t.mu.Lock()
-		if x := t.exports[[16]byte(r.Uuid)]; x != nil {
+		if x := t.exports.get([16]byte(r.Uuid)); x != nil {
 			t.mu.Unlock()
 			if x.Kind != r.Kind || x.ReadOnly != r.ReadOnly {
 				return nil, false, status.Errorf(status.Refused, "%s: uuid %x is taken by %s", t.o.Name, r.Uuid, x.Peer)

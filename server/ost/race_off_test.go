@@ -1,0 +1,5 @@
+//go:build !race
+
+package ost
+
+const raceOn = false
