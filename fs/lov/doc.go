@@ -33,6 +33,6 @@
 // told needs nothing more, because nobody can cut there while the lock is held; behind it all objects are glimpsed, with the
 // locks pinned.
 //
-// Lock order: tail, gate, File.mu for finding objects, osc's locks, File.mu for errors and times. File.mu is never held over a
+// Lock order: tail, pins, gate, File.mu for finding objects, osc's locks, File.mu for errors and times. File.mu is never held over a
 // call that waits; Set.mu and gate.mu are innermost.
 package lov

@@ -97,7 +97,8 @@ func (f *File) ready() error {
 	return nil
 }
 
-// enter lets a call in beside others.
+// enter lets a call in beside others. Its locks are pinned already: whoever is inside waits for no lock, so that who has one pinned may
+// wait to get in.
 func (f *File) enter(ctx context.Context) error {
 	if err := f.ready(); err != nil {
 		return err

@@ -25,6 +25,7 @@ type kernel struct {
 	mu    sync.Mutex
 	pages map[uint64]*kernelPage // guarded by mu
 	drops atomic.Int64
+	inode sync.Mutex // of calls that change the file
 }
 
 type kernelPage struct {
@@ -264,5 +265,92 @@ func TestMappedStoresGoBackWithTheirLock(t *testing.T) {
 	}
 	if s.evictions() != 0 {
 		t.Fatal("evictions")
+	}
+}
+
+// TestManyTasksOnFewFiles: more calls at once than there are slots, on files of two stripes that two clients write, read, cut and
+// sync through their page caches.
+func TestManyTasksOnFewFiles(t *testing.T) {
+	s := newSite(t, siteOptions{osts: 2, timeout: 20 * time.Second})
+	const files, tasks = 3, 20
+	sd := seed(t)
+	var g sync.WaitGroup
+	for i := range 2 {
+		n := s.join(osc.Options{MaxAge: 5 * time.Millisecond})
+		k := &kernels{of: map[fid.FID]*kernel{}}
+		n.set.SetPages(k)
+		var list []*kernel
+		for j := range uint64(files) {
+			x := &kernel{t: t, f: n.open(20+j, 2), pages: map[uint64]*kernelPage{}}
+			k.of[fid.FID{Seq: fid.SeqFirst, OID: uint32(20 + j)}] = x
+			list = append(list, x)
+		}
+		for task := range tasks {
+			g.Go(func() {
+				rnd := rand.New(rand.NewPCG(sd, uint64(i*tasks+task)))
+				for range 25 {
+					x := list[rnd.IntN(files)]
+					off := rnd.Uint64N(3 * stripe)
+					switch rnd.IntN(8) {
+					case 0, 1:
+						x.inode.Lock()
+						h := lov.How{}
+						if _, err := x.f.Write(bg, [][]byte{make([]byte, 2*stripe)}, off, now(), &h); err != nil {
+							t.Error(err)
+						}
+						x.inode.Unlock()
+						x.DropPages(fid.FID{}, off, 2*stripe)
+					case 2, 3:
+						x.readShort(off/page, 2*stripe/page)
+					case 4:
+						if err := x.f.Sync(bg); err != nil {
+							t.Error(err)
+						}
+					case 5:
+						x.inode.Lock()
+						if err := x.f.Truncate(bg, off, now()); err != nil {
+							t.Error(err)
+						}
+						x.inode.Unlock()
+					default:
+						if _, err := x.f.Glimpse(bg); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			})
+		}
+	}
+	g.Wait()
+	if n := s.evictions(); n != 0 {
+		t.Fatalf("%d evictions", n)
+	}
+}
+
+// kernels are the page caches of several files.
+type kernels struct{ of map[fid.FID]*kernel }
+
+func (k *kernels) DropPages(f fid.FID, off, n uint64) { k.of[f].DropPages(f, off, n) }
+
+// readShort reads pages that may lie behind the file's end.
+func (k *kernel) readShort(first, n uint64) {
+	p := k.page(first)
+	p.mu.Lock()
+	held := []*kernelPage{p}
+	for i := uint64(1); i < n; i++ {
+		q := k.page(first + i)
+		if !q.mu.TryLock() {
+			break
+		}
+		held = append(held, q)
+	}
+	h := lov.How{Paged: true}
+	b := make([]byte, len(held)*page)
+	if _, err := k.f.Read(bg, b, first*page, &h); err != nil {
+		k.t.Error(err)
+	}
+	for _, q := range held {
+		q.valid = !h.Uncached
+		q.mu.Unlock()
 	}
 }

@@ -105,19 +105,19 @@ func (f *File) alone(ctx context.Context, p *pins, prepare func(context.Context)
 		p.give()
 		return err
 	}
+	if err := p.lock(ctx, askWrite, extent.Extent{}); err != nil {
+		p.give()
+		return err
+	}
 	if err := f.gate.own(ctx); err != nil {
 		p.give()
 		return f.fail(err)
 	}
 	leave := func() {
-		p.give()
 		f.gate.leave()
+		p.give()
 	}
-	err := p.lock(ctx, askWrite, extent.Extent{})
-	if err == nil {
-		err = prepare(ctx)
-	}
-	if err != nil {
+	if err := prepare(ctx); err != nil {
 		leave()
 		return err
 	}

@@ -29,10 +29,9 @@ func (f *File) Read(ctx context.Context, b []byte, off uint64, h *How) (int, err
 }
 
 func (f *File) read(ctx context.Context, b []byte, off uint64, h *How) (int, error) {
-	if err := f.enter(ctx); err != nil {
+	if err := f.ready(); err != nil {
 		return 0, err
 	}
-	defer f.gate.leave()
 	if len(b) == 0 || off >= attr.SizeMax || f.truth() && off >= f.Size() {
 		return 0, nil
 	}
@@ -86,6 +85,10 @@ func (f *File) readOne(ctx context.Context, b []byte, c layout.Chunk, h *How) (i
 		}
 	}
 	defer sp.pin.Unlock()
+	if err := f.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer f.gate.leave()
 	n, err := f.within(ctx, c.FileOffset, c.Len, &sp)
 	if err != nil || n == 0 {
 		return 0, err
@@ -132,6 +135,10 @@ func (f *File) readMany(ctx context.Context, b []byte, off uint64, h *How) (int,
 	if err := p.lock(ctx, askRead(h), h.holds(off, len(b))); err != nil {
 		return 0, err
 	}
+	if err := f.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer f.gate.leave()
 	n, err := f.within(ctx, off, uint64(len(b)), p.lastSpan(off, uint64(len(b))))
 	if err != nil || n == 0 {
 		return 0, err

@@ -18,16 +18,16 @@ func (f *File) Seek(ctx context.Context, off uint64, hole bool) (uint64, error) 
 	if err := f.ready(); err != nil {
 		return 0, err
 	}
-	if err := f.gate.own(ctx); err != nil {
-		return 0, f.fail(err)
-	}
-	defer f.gate.leave()
 	p := f.takePins()
 	defer p.give()
 	p.tail(off)
 	if err := p.lock(ctx, osc.Ask{Mode: ldlm.PR}, extent.Extent{}); err != nil {
 		return 0, err
 	}
+	if err := f.gate.own(ctx); err != nil {
+		return 0, f.fail(err)
+	}
+	defer f.gate.leave()
 	size := f.Size()
 	if !f.truth() {
 		g, err := f.glimpse(ctx)

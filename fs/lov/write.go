@@ -44,10 +44,9 @@ func (f *File) write(ctx context.Context, w writing, h *How) (int, error) {
 	if err := f.TakeError(); err != nil {
 		return 0, err
 	}
-	if err := f.enter(ctx); err != nil {
+	if err := f.ready(); err != nil {
 		return 0, err
 	}
-	defer f.gate.leave()
 	for _, b := range w.data {
 		w.n += uint64(len(b))
 	}
@@ -71,6 +70,10 @@ func (f *File) write(ctx context.Context, w writing, h *How) (int, error) {
 	if err := p.lock(ctx, askWrite, extent.Extent{}); err != nil {
 		return 0, err
 	}
+	if err := f.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer f.gate.leave()
 	return w.under(ctx, p)
 }
 
@@ -89,6 +92,12 @@ func (w *writing) one(ctx context.Context, c layout.Chunk, h *How) (int, error) 
 		}
 	}
 	defer pin.Unlock()
+	if !f.loose(&pin) {
+		if err := f.enter(ctx); err != nil {
+			return 0, err
+		}
+		defer f.gate.leave()
+	}
 	done := 0
 	for _, b := range w.data {
 		if len(b) == 0 {
@@ -103,6 +112,10 @@ func (w *writing) one(ctx context.Context, c layout.Chunk, h *How) (int, error) 
 	}
 	return done, nil
 }
+
+// loose reports whether a call goes without a lock. It may wait at the OST for who wants a lock that another call has pinned, which
+// waits to get in alone; so it stays outside.
+func (f *File) loose(pin *osc.Pin) bool { return pin.Handle() == 0 && f.locked.Load() }
 
 // piece writes b to c's object from c's offset on, under a pin, which may hold no lock.
 func (w *writing) piece(ctx context.Context, c layout.Chunk, b []byte, pin *osc.Pin) (int, error) {
@@ -226,6 +239,12 @@ func (w *writing) mappedChunk(ctx context.Context, c layout.Chunk, b []byte) (in
 		return 0, err
 	}
 	defer pin.Unlock()
+	if !w.f.loose(&pin) {
+		if err := w.f.enter(ctx); err != nil {
+			return 0, err
+		}
+		defer w.f.gate.leave()
+	}
 	one := *w
 	one.through = w.f.locked.Load() && (pin.Leaving() || pin.Handle() == 0)
 	return one.piece(ctx, c, b, &pin)
@@ -242,16 +261,19 @@ func (f *File) Append(ctx context.Context, data [][]byte, mtime attr.Time, direc
 		return 0, 0, f.fail(err)
 	}
 	defer f.tail.leave()
-	if err := f.enter(ctx); err != nil {
+	if err := f.ready(); err != nil {
 		return 0, 0, err
 	}
-	defer f.gate.leave()
 	p := f.takePins()
 	defer p.give()
 	p.all()
 	if err := p.lock(ctx, askWrite, extent.Extent{}); err != nil {
 		return 0, 0, err
 	}
+	if err := f.enter(ctx); err != nil {
+		return 0, 0, err
+	}
+	defer f.gate.leave()
 	w := writing{f: f, data: data, mtime: mtime, through: direct, paged: !direct}
 	for _, b := range data {
 		w.n += uint64(len(b))
