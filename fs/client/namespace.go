@@ -28,9 +28,17 @@ func (c *Client) Lookup(ctx context.Context, who *mdc.Caller, parent fid.FID, en
 	}
 	e := c.entry()
 	defer c.putEntry(e)
-	k, o := c.ask(fid.FID{}, e), c.ahead.lookup(parent.Ino(), entry)
+	// What it led to before is what it leads to now, most likely: then only what is missing is asked for.
+	before := fid.FID{}
+	if n := c.nodes.byName(parent.Ino(), entry); n != nil {
+		before = n.fid
+	}
+	k, o := c.ask(before, e), c.ahead.lookup(parent.Ino(), entry)
 	if err := c.mdc.Lookup(ctx, who, parent, entry, e); err != nil {
 		return err
+	}
+	if e.Attr.FID != before {
+		k.n, k.held = nil, 0
 	}
 	if c.changes.since(parent.Ino(), k.at) {
 		// This mount has changed the folder meanwhile, perhaps this very name: the answer is not remembered.
