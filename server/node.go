@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shirou/gopsutil/v4/mem"
-
 	"github.com/strakefs/strake/fs/mgc"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/stats"
@@ -22,6 +20,7 @@ import (
 	"github.com/strakefs/strake/server/config"
 	"github.com/strakefs/strake/server/lockd"
 	"github.com/strakefs/strake/server/mgs"
+	"github.com/strakefs/strake/server/target"
 )
 
 // Options of a node.
@@ -45,7 +44,9 @@ type Node struct {
 	mgc    *mgc.MGC
 	mds    *mds
 	oss    []*oss
-	locks  *lockd.Shared
+	// What the targets share: the bounds of the memory of locks, and of that of cached objects.
+	locks   *lockd.Shared
+	objects *target.Budget
 
 	ctx    context.Context // ends with Close; for the loops
 	cancel context.CancelFunc
@@ -73,9 +74,11 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		net: rpc.NewNetwork(), targets: make(map[string]rpc.Target), failed: make(chan error, 1),
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	n.locks = lockd.NewShared(memory(o.Log))
+	total := memory(o.Log)
+	n.locks, n.objects = lockd.NewShared(total), target.NewBudget(total)
 	if o.Stats != nil {
 		n.locks.Register(o.Stats)
+		n.objects.Register(o.Stats)
 	}
 	n.rpc = rpc.NewServer(rpc.ServerOptions{Log: o.Log, Stats: o.Stats, Find: n.find})
 	if err := n.start(ctx); err != nil {
@@ -87,16 +90,6 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		return nil, err
 	}
 	return n, nil
-}
-
-// memory is the machine's in bytes, which bounds the memory of locks; 0 when it cannot be known.
-func memory(log *slog.Logger) uint64 {
-	m, err := mem.VirtualMemory()
-	if err != nil {
-		log.Warn("the machine's memory is not known: the memory of locks has no bound until ldlm.lock_limit_mb is set", "err", err)
-		return 0
-	}
-	return m.Total
 }
 
 // closeTime bounds the stop of a node that did not start.
@@ -138,6 +131,7 @@ func (n *Node) start(ctx context.Context) error {
 	n.applyConfig(c)
 	n.mgc.Watch(n.applyConfig)
 	n.wait.Go(n.reportLoop)
+	n.wait.Go(n.memoryLoop)
 	return nil
 }
 

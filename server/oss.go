@@ -48,7 +48,7 @@ func (n *Node) startOSS(ctx context.Context) error {
 		o.dev.SetStatsName(o.name)
 		o.ost, err = ost.New(ctx, ost.Options{
 			Name: o.name, FSName: label.FSName, Device: o.dev, Log: n.log, Stats: n.o.Stats,
-			Locks: lockd.Options{Shared: n.locks},
+			Locks: lockd.Options{Shared: n.locks}, Memory: n.objects,
 		})
 		if err != nil {
 			return err

@@ -202,7 +202,7 @@ func TestEveryParameterCanBePermanent(t *testing.T) {
 		if !ok || value == "" {
 			continue
 		}
-		if last := name[strings.LastIndexByte(name, '.'):]; !bytes.Contains(docs, []byte(last+"`")) {
+		if last := name[max(strings.LastIndexByte(name, '.'), 0):]; !bytes.Contains(docs, []byte(last+"`")) {
 			t.Errorf("%s can be set and is not in docs/parameters.md", name)
 		}
 		e := strings.Split(name, ".")
