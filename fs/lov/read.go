@@ -11,10 +11,12 @@ import (
 
 // ReadAt is Read with no wishes, for bytes that do not come into the kernel's pages: CopyTo, tools.
 func (f *File) ReadAt(ctx context.Context, b []byte, off uint64) (int, error) {
-	return f.ReadBy(ctx, b, off, nil)
+	h := How{}
+	return f.read(ctx, b, off, &h)
 }
 
-// ReadBy is ReadAt by an open file's Reader.
+// ReadBy is a READ of the kernel into pages that it keeps locked until the answer, by an open file's Reader; see How.Paged. For any
+// other bytes use ReadAt: while a ReadBy waits for a lock, nobody drops pages of its range.
 func (f *File) ReadBy(ctx context.Context, b []byte, off uint64, r *Reader) (int, error) {
 	h := How{Paged: true, Reader: r}
 	return f.read(ctx, b, off, &h)
