@@ -309,7 +309,6 @@ func (h *Handle) CopyTo(ctx context.Context, who *mdc.Caller, dst *Handle, from,
 		if err == nil && got > 0 {
 			if got, err = dst.Write(ctx, &Write{Data: [][]byte{buf[:got]}, Offset: to + done}); got > 0 {
 				done += uint64(got)
-				dst.dropWritten(to+done-uint64(got), uint64(got))
 			}
 		}
 		if err != nil && done == 0 {
