@@ -105,6 +105,7 @@ type Server struct {
 	send   sender
 	pool   poolState
 	park   parking
+	memory lockMemory
 	count  counters
 	nextID atomic.Uint64
 

@@ -49,6 +49,7 @@ func (s *Server) register() {
 		{"parked", "Requests that had to wait for memory.", s.count.parked.Load},
 		{"prolonged", "Called-back locks that got more time.", s.count.prolonged.Load},
 		{"clients", "Clients known.", func() int64 { return int64(len(s.allClients())) }},
+		{"bytes_per_lock", "Memory of a lock with its share of the resources, in bytes, as last measured; 0 without locks.", s.BytesPerLock},
 		{"ast_senders", "Goroutines that send now.", func() int64 {
 			s.send.mu.Lock()
 			defer s.send.mu.Unlock()
