@@ -116,7 +116,7 @@ func (m *Mount) start(ctx context.Context) error {
 	m.mgc.Watch(m.apply)
 	prefix := fmt.Sprintf("llite.%s-%d.", m.o.FSName, m.o.Number)
 	m.client = client.New(client.Options{
-		MDC: m.mdc, Data: m.data, Locks: m.locks, Owner: &m.owner, Budget: m.o.Budget, Alive: m.alive, ReadOnly: m.o.Kernel.ReadOnly, Atime: m.o.Atime,
+		MDC: m.mdc, Data: m.data, Locks: m.locks, Owner: &m.owner, Budget: m.o.Budget, Cache: m.o.Cache, Alive: m.alive, ReadOnly: m.o.Kernel.ReadOnly, Atime: m.o.Atime,
 		Sync: m.o.Kernel.Sync, DirSync: m.o.Kernel.Sync || m.o.Kernel.DirSync,
 		NamesMax: namesMax, Info: m.info, Log: m.o.Log, Stats: m.o.Stats, StatsPrefix: prefix,
 	})

@@ -21,10 +21,13 @@ func (c *Client) Getattr(ctx context.Context, who *mdc.Caller, f fid.FID, a *att
 	e := c.entry()
 	defer c.putEntry(e)
 	in := c.find(f.Ino())
+	var o *overlap
 	if in != nil {
 		defer c.put(in)
+	} else {
+		o = c.ahead.stat(f.Ino())
 	}
-	k, o := c.ask(f, e), c.ahead.stat(f.Ino())
+	k := c.ask(f, e)
 	if err := c.mdc.Getattr(ctx, who, f, e); err != nil {
 		return err
 	}
@@ -57,8 +60,7 @@ func (c *Client) fillStat(ctx context.Context, e *mdc.Entry, in *inode, a *attr.
 			in.complete(a)
 		}
 	}
-	known := a.SizeValid || in == nil && c.ahead.answered(ctx, o, e, a)
-	if !known {
+	if known := in == nil && c.ahead.answered(ctx, o, e, a) || a.SizeValid; !known {
 		if err := c.glimpse(ctx, e, in, a); err != nil {
 			return err
 		}
