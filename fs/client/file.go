@@ -173,6 +173,18 @@ func (h *Handle) readAt(ctx context.Context, b []byte, off uint64) (int, error) 
 	return h.in.file.ReadBy(ctx, b, off, &h.reader)
 }
 
+// readCopy is Read for bytes that fill no page of the kernel's.
+func (h *Handle) readCopy(ctx context.Context, b []byte, off uint64) (int, error) {
+	if err := h.alive(ctx); err != nil {
+		return 0, err
+	}
+	n, err := h.in.file.ReadAt(ctx, b, off)
+	if err == nil {
+		h.in.accessed(h.atime)
+	}
+	return n, err
+}
+
 // Write is one write request.
 type Write struct {
 	// Data is written in order, one piece behind the other.
@@ -305,7 +317,7 @@ func (h *Handle) CopyTo(ctx context.Context, who *mdc.Caller, dst *Handle, from,
 	buf := make([]byte, min(n, step))
 	var done uint64
 	for done < n {
-		got, err := h.Read(ctx, buf[:min(n-done, step)], from+done)
+		got, err := h.readCopy(ctx, buf[:min(n-done, step)], from+done)
 		if err == nil && got > 0 {
 			if got, err = dst.Write(ctx, &Write{Data: [][]byte{buf[:got]}, Offset: to + done}); got > 0 {
 				done += uint64(got)

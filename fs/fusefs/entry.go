@@ -24,7 +24,7 @@ func (f *FS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *
 		name = "."
 	}
 	if err := f.c.Lookup(ctx, &who, f.node(h.NodeId), name, &a); err != nil {
-		return f.code("lookup", h.NodeId, err)
+		return f.entryCode("lookup", h, err)
 	}
 	f.putEntry(&a, h.NodeId, name, out)
 	return fuse.OK
@@ -51,7 +51,7 @@ func (f *FS) make(cancel <-chan struct{}, m *making, out *fuse.EntryOut) fuse.St
 	f.busy.enter(h.NodeId)
 	defer f.busy.leave(h.NodeId)
 	if err := f.c.Make(ctx, &who, f.node(h.NodeId), m.name, &m.what, &a); err != nil {
-		return f.code("create", h.NodeId, err)
+		return f.entryCode("create", h, err)
 	}
 	f.putEntry(&a, h.NodeId, m.name, out)
 	return fuse.OK
@@ -98,7 +98,7 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	f.busy.enter(in.NodeId)
 	defer f.busy.leave(in.NodeId)
 	if err := f.c.Link(ctx, &who, f.node(in.Oldnodeid), f.node(in.NodeId), name, &a); err != nil {
-		return f.code("link", in.NodeId, err)
+		return f.entryCode("link", &in.InHeader, err)
 	}
 	f.putEntry(&a, in.NodeId, name, out)
 	return fuse.OK
@@ -111,7 +111,7 @@ func (f *FS) unlink(cancel <-chan struct{}, h *fuse.InHeader, name string, rmdir
 	f.caller(h, 0, &who)
 	f.busy.enter(h.NodeId)
 	defer f.busy.leave(h.NodeId)
-	return f.code("unlink", h.NodeId, f.c.Unlink(ctx, &who, f.node(h.NodeId), name, rmdir))
+	return f.entryCode("unlink", h, f.c.Unlink(ctx, &who, f.node(h.NodeId), name, rmdir))
 }
 
 // Unlink removes a name.
@@ -140,7 +140,7 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to string) 
 	err := f.c.Rename(ctx, &who, &mdc.Renaming{
 		From: f.node(in.NodeId), FromName: from, To: f.node(in.Newdir), ToName: to, Flags: in.Flags,
 	})
-	return f.code("rename", in.NodeId, err)
+	return f.entryCode("rename", &in.InHeader, err)
 }
 
 // Access answers access(2) where the kernel does not decide itself.
@@ -185,7 +185,7 @@ func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, name string, what
 	defer f.busy.leave(in.NodeId)
 	h, err := f.c.Create(ctx, &who, f.node(in.NodeId), name, what, &a)
 	if err != nil {
-		return f.code("create", in.NodeId, err)
+		return f.entryCode("create", &in.InHeader, err)
 	}
 	f.putEntry(&a, in.NodeId, name, &out.EntryOut)
 	out.OpenOut = fuse.OpenOut{Fh: f.keep(h), OpenFlags: f.openFlags(h)}

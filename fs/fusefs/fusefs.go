@@ -55,6 +55,7 @@ type FS struct {
 	writes  writeTable
 	drops   chan struct{} // bounds the notifications that wait for the kernel
 	suspect suspects
+	retries retries
 	wait    sync.WaitGroup
 }
 
