@@ -196,6 +196,7 @@ func (h *Handler) registerStats() {
 		s.granted = r.Counter(base+".locks_granted", "Locks that went with answers to requests.")
 		s.takenBack = r.Counter(base+".locks_taken_back", "Locks granted with an answer that did not come to be, or was lost.")
 		s.opens = r.Gauge(base+".open_files", "Inodes that a client has open.")
+		r.Table(base+".open_files", "Inodes that a client has open or writes.", h.opens.tableStats)
 		s.orphans = r.Gauge(base+".orphans", "Inodes without a name that live until their last close.")
 	}
 }
