@@ -33,11 +33,11 @@ const (
 
 // statahead knows files that a listing showed without a size, because other clients have them open for writing. It asks the
 // OSTs for their sizes ahead of the stats that follow: the locks that come with the answers spare those stats the way to the
-// OSTs. A lock that a writer needs does not come, and a size without one is old as soon as it is here; so a stat begins its
-// own glimpse then, or joins the one under way, while the MDT answers it: not after that.
+// OSTs. A lock that a writer needs does not come, and a size without one is old before it is here: somebody may have written
+// since the OST looked. So every stat has a glimpse of its own, but it begins that while the MDT answers, not after.
 //
-// Invariant: a stat uses a glimpse only if it was answered after the stat began, and if the MDT then answers with what it had
-// answered before the stat began. So all that the stat tells was true at the moment of the glimpse's answer.
+// Invariant: a stat uses only a glimpse that began after the stat, and only if the MDT then answers with what it had answered
+// before the stat began. So all that the stat tells was true at one moment, when the glimpse looked.
 type statahead struct {
 	c   *Client
 	max atomic.Int64
@@ -67,7 +67,7 @@ type unsized struct {
 	name   uint64
 	since  time.Time
 	of     *listing
-	// now is the glimpse under way, nil for none.
+	// now is the listing's glimpse under way, nil for none.
 	now *glimpsing
 	// asked says that a stat came, out that it has left the table.
 	asked, out bool
@@ -86,11 +86,9 @@ type glimpsing struct {
 	done  chan struct{}
 	sizes lov.Sizes
 	err   error
-	// ahead says that a listing began it.
-	ahead bool
 }
 
-// overlap is a stat's hold on a glimpse that was not answered when it began.
+// overlap is a stat's glimpse.
 type overlap struct {
 	*glimpsing
 	x      *unsized
@@ -206,24 +204,36 @@ func (s *statahead) nextLocked() {
 		if x.out || x.asked || x.now != nil || x.of.stopped {
 			continue
 		}
-		s.beginLocked(x, true)
+		g := s.beginLocked(x, nil)
+		if g == nil {
+			return
+		}
+		x.now = g
+		s.ahead++
+		s.glimpsed.Add(1)
+		s.wait.Go(func() {
+			<-g.done
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			x.now = nil
+			s.ahead--
+			s.nextLocked()
+		})
 	}
 }
 
-// beginLocked begins a glimpse. False when too many are under way.
-func (s *statahead) beginLocked(x *unsized, ahead bool) bool {
-	if s.closed || !ahead && s.flying >= flyingMax {
-		return false
+// beginLocked begins a glimpse, behind an older one whose lock may answer it; nil when too many are under way.
+func (s *statahead) beginLocked(x *unsized, older *glimpsing) *glimpsing {
+	if s.closed || s.flying >= flyingMax {
+		return nil
 	}
-	g := &glimpsing{done: make(chan struct{}), ahead: ahead}
-	x.now = g
+	g := &glimpsing{done: make(chan struct{})}
 	s.flying++
-	if ahead {
-		s.ahead++
-		s.glimpsed.Add(1)
-	}
 	e := &mdc.Entry{Attr: x.attr, Layout: x.layout}
 	s.wait.Go(func() {
+		if older != nil {
+			<-older.done
+		}
 		if file, err := s.c.openData(e); err != nil {
 			g.err = err
 		} else {
@@ -231,16 +241,11 @@ func (s *statahead) beginLocked(x *unsized, ahead bool) bool {
 			file.Close()
 		}
 		s.mu.Lock()
-		defer s.mu.Unlock()
-		x.now = nil
 		s.flying--
+		s.mu.Unlock()
 		close(g.done)
-		if ahead {
-			s.ahead--
-			s.nextLocked()
-		}
 	})
-	return true
+	return g
 }
 
 // stat is called when a stat of an inode begins, before the MDT is asked: it gives the glimpse that runs meanwhile, nil for a
@@ -271,10 +276,9 @@ func (s *statahead) overlapLocked(x *unsized) *overlap {
 	}
 	o := &overlap{x: x, attr: x.attr, layout: x.layout, first: !x.asked}
 	x.asked = true
-	if x.now == nil && !s.beginLocked(x, false) {
+	if o.glimpsing = s.beginLocked(x, x.now); o.glimpsing == nil {
 		return nil
 	}
-	o.glimpsing = x.now
 	return o
 }
 
@@ -302,7 +306,7 @@ func (s *statahead) answered(ctx context.Context, o *overlap, e *mdc.Entry, a *a
 	}
 	used := same && !a.SizeValid && o.err == nil
 	if o.first {
-		if used && (o.ahead || o.sizes.Held) {
+		if used && o.sizes.Held {
 			s.hits.Add(1)
 			x.of.misses = 0
 		} else {
