@@ -152,13 +152,16 @@ func (c *Client) Unlink(ctx context.Context, who *mdc.Caller, parent fid.FID, en
 		return status.ReadOnly
 	}
 	var out mdc.Unlinked
-	if n := c.nodes.forget(parent.Ino(), entry); n != nil {
+	e := name{parent.Ino(), entry}
+	n := c.nodes.hide(e)
+	if n != nil {
 		c.stale(n.fid.Ino())
 	}
 	pk := c.entering(parent)
 	if err := c.mdc.Unlink(ctx, who, parent, entry, rmdir, &out); err != nil {
 		return err
 	}
+	c.nodes.removed(n, e)
 	c.names.remove(parent.Ino(), entry)
 	c.entered(&pk, parent, &out.Parent, out.Transno)
 	c.left(&out.Child)
@@ -217,7 +220,8 @@ func (c *Client) Rename(ctx context.Context, who *mdc.Caller, r *mdc.Renaming) e
 		return status.Invalid
 	}
 	c.names.add(r.To.Ino(), r.ToName)
-	moved, target := c.nodes.forget(r.From.Ino(), r.FromName), c.nodes.forget(r.To.Ino(), r.ToName)
+	source, dest := name{r.From.Ino(), r.FromName}, name{r.To.Ino(), r.ToName}
+	moved, target := c.nodes.hide(source), c.nodes.hide(dest)
 	for _, n := range []*node{moved, target} {
 		if n != nil {
 			c.stale(n.fid.Ino())
@@ -230,15 +234,16 @@ func (c *Client) Rename(ctx context.Context, who *mdc.Caller, r *mdc.Renaming) e
 	if err := c.mdc.Rename(ctx, who, r, &out); err != nil {
 		return err
 	}
-	// The kernel moves its entries along with what it may believe of them.
-	c.nodes.moved(moved, name{r.To.Ino(), r.ToName})
 	if r.Flags&RenameExchange != 0 {
-		c.nodes.moved(target, name{r.From.Ino(), r.FromName})
+		c.nodes.moved(target, dest, source)
+	} else {
+		c.nodes.removed(target, dest)
 	}
+	c.nodes.moved(moved, source, dest)
 	if r.Flags&(RenameExchange|RenameWhiteout) == 0 && out.Moved.FID != out.Target.FID {
 		c.names.remove(r.From.Ino(), r.FromName)
 	}
-	c.changes.mark(out.Moved.FID.Ino())
+	c.changed(out.Moved.FID.Ino())
 	c.entered(&from, r.From, &out.FromParent, out.Transno)
 	if r.To != r.From {
 		c.entered(&to, r.To, &out.ToParent, out.Transno)
@@ -246,7 +251,7 @@ func (c *Client) Rename(ctx context.Context, who *mdc.Caller, r *mdc.Renaming) e
 	switch {
 	case out.Target.FID.IsZero():
 	case r.Flags&RenameExchange != 0:
-		c.changes.mark(out.Target.FID.Ino())
+		c.changed(out.Target.FID.Ino())
 	case out.Moved.FID != out.Target.FID:
 		c.left(&out.Target)
 	}

@@ -27,6 +27,13 @@ type name struct {
 	name   string
 }
 
+// link is a name of a node. It is hidden while this client changes it, and after a change that failed: then nothing is
+// answered from it, but the kernel may still have it.
+type link struct {
+	entry  name
+	hidden bool
+}
+
 // node is what is cached of an inode under locks of the MDT.
 //
 // Invariant: valid is a part of held; what a bit covers is there and right while its bit is in valid.
@@ -46,7 +53,7 @@ type node struct {
 	changed wire.Transno
 	layout  []byte // guarded by mu
 	// names lead here, as far as this client has looked them up. guarded by mu
-	names []name
+	names []link
 	// xattrs holds values, nil for absent names. guarded by mu
 	xattrs map[string][]byte
 	// told says what the kernel was given with a timeout, and toldAt when that was last. guarded by mu
@@ -133,19 +140,30 @@ func (t *nodes) byName(parent uint64, name string) *node {
 // nameLocked adds an entry that leads to n.
 // Precondition: n.mu is held, and a lock with Lookup.
 func (t *nodes) nameLocked(n *node, e name) {
-	if n.leadsLocked(e) {
+	if i := n.linkLocked(e); i < 0 {
+		n.names = append(n.names, link{entry: e})
+	} else if n.names[i].hidden {
+		n.names[i].hidden = false
+	} else {
 		return
 	}
-	n.names = append(n.names, e)
 	t.names.Store(t.hash(e.parent, e.name), n)
 }
 
-func (n *node) leadsLocked(e name) bool { return slices.Contains(n.names, e) }
+// linkLocked finds a name in n.names, -1 for none.
+func (n *node) linkLocked(e name) int {
+	return slices.IndexFunc(n.names, func(l link) bool { return l.entry == e })
+}
 
-// unnameLocked forgets entries that lead to n.
-func (t *nodes) unnameLocked(n *node, list []name) {
-	for _, e := range list {
-		t.names.Compute(t.hash(e.parent, e.name), func(old *node, _ bool) (*node, xsync.ComputeOp) {
+func (n *node) leadsLocked(e name) bool {
+	i := n.linkLocked(e)
+	return i >= 0 && !n.names[i].hidden
+}
+
+// unnameLocked takes names of n out of the table.
+func (t *nodes) unnameLocked(n *node, list []link) {
+	for _, l := range list {
+		t.names.Compute(t.hash(l.entry.parent, l.entry.name), func(old *node, _ bool) (*node, xsync.ComputeOp) {
 			if old == n {
 				return nil, xsync.DeleteOp
 			}
@@ -154,33 +172,46 @@ func (t *nodes) unnameLocked(n *node, list []name) {
 	}
 }
 
-// forget forgets one entry, which is about to change, and returns the node that it led to, nil if that is not known.
-func (t *nodes) forget(parent uint64, entry string) *node {
-	n := t.byName(parent, entry)
+// hide hides one entry, which is about to change, and returns the node that it leads to, nil if that is not known.
+func (t *nodes) hide(e name) *node {
+	n := t.byName(e.parent, e.name)
 	if n == nil {
 		return nil
 	}
-	e := name{parent, entry}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	i := slices.Index(n.names, e)
+	i := n.linkLocked(e)
 	if i < 0 {
 		return nil
 	}
 	t.unnameLocked(n, n.names[i:i+1])
-	n.names = slices.Delete(n.names, i, i+1)
+	n.names[i].hidden = true
 	return n
 }
 
-// moved adds the entry that a node has got by a rename, nil for a node that is not known.
-func (t *nodes) moved(n *node, e name) {
+// removed forgets an entry that this client has removed: the kernel has dropped it.
+func (t *nodes) removed(n *node, e name) {
 	if n == nil {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if i := n.linkLocked(e); i >= 0 && n.names[i].hidden {
+		n.names = slices.Delete(n.names, i, i+1)
+	}
+}
+
+// moved gives a node another entry for the one that a rename has taken from it: the kernel moves its own along with what it
+// may believe of it.
+func (t *nodes) moved(n *node, from, to name) {
+	if n == nil {
+		return
+	}
+	t.removed(n, from)
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if n.valid&ldlm.Lookup != 0 {
-		t.nameLocked(n, e)
+		t.nameLocked(n, to)
 	}
 }
 

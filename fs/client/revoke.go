@@ -88,7 +88,7 @@ func (c *Client) revoke(n *node, bits ldlm.Bits, blocking bool) {
 	if bits&ldlm.Xattr != 0 {
 		n.xattrs = nil
 	}
-	var names []name
+	var names []link
 	dropEntry, dropAttr := false, false
 	if bits&ldlm.Lookup != 0 {
 		names, n.names = n.names, nil
@@ -107,8 +107,8 @@ func (c *Client) revoke(n *node, bits ldlm.Bits, blocking bool) {
 		c.nodes.drop(n)
 	}
 	if blocking {
-		for _, e := range names {
-			c.hot.mark(e.parent)
+		for _, l := range names {
+			c.hot.mark(l.entry.parent)
 		}
 	}
 	k := c.kernel.Load()
@@ -123,10 +123,10 @@ func (c *Client) revoke(n *node, bits ldlm.Bits, blocking bool) {
 	}
 }
 
-func entries(names []name) []Entry {
+func entries(names []link) []Entry {
 	list := make([]Entry, len(names))
-	for i, e := range names {
-		list[i] = Entry{Parent: fid.FromIno(e.parent), Name: e.name}
+	for i, l := range names {
+		list[i] = Entry{Parent: fid.FromIno(l.entry.parent), Name: l.entry.name}
 	}
 	return list
 }
