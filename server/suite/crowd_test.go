@@ -140,6 +140,7 @@ func TestFullSlotsOfTwoMountsThatWantEachOthersLocks(t *testing.T) {
 		m = localMounts(t, dir, 2)
 	} else {
 		m = newMounts(t, 2) // its own: a client that hangs would take the others' mounts along
+		defer m.quitAfterFailure(t)
 	}
 	dirs := m.folders(t)
 	const files, tasks = 3, 40

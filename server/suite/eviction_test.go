@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -43,6 +45,57 @@ func (m *mounts) setParam(t testing.TB, assignment string) {
 	}
 }
 
+// quitAfterFailure ends the clients of a failed test, so that what hangs on their mounts ends too, and reports where most of
+// their goroutines stood.
+func (m *mounts) quitAfterFailure(t testing.TB) {
+	if !t.Failed() {
+		return
+	}
+	for i := range m.at {
+		n := m.client(t, i)
+		n.signal(t, syscall.SIGQUIT)
+		select {
+		case <-n.done:
+		case <-time.After(3 * time.Second): // a thread of it waits in the kernel for the mount: the mount goes first
+			_ = unix.Unmount(n.mnt, unix.MNT_FORCE|unix.MNT_DETACH)
+			n.signal(t, syscall.SIGKILL)
+			select {
+			case <-n.done:
+			case <-time.After(3 * time.Second):
+				t.Errorf("%s cannot be killed", n.name)
+			}
+		}
+		n.cmd = nil
+		_ = unix.Unmount(n.mnt, unix.MNT_FORCE|unix.MNT_DETACH)
+		t.Logf("%s stood in:\n%s", n.name, stacks(string(n.lastRun())))
+	}
+}
+
+// stacks counts the goroutines of a dump by the first lines of this module in their stacks.
+func stacks(dump string) string {
+	counts := map[string]int{}
+	for _, g := range strings.Split(dump, "\n\n") {
+		if !strings.HasPrefix(g, "goroutine ") {
+			continue
+		}
+		var frames []string
+		for line := range strings.SplitSeq(g, "\n") {
+			if _, call, ok := strings.Cut(line, "github.com/strakefs/strake/"); ok && !strings.HasPrefix(line, "\t") && len(frames) < 7 {
+				call, _, _ = strings.Cut(call, "({")
+				call, _, _ = strings.Cut(call, "(0x")
+				frames = append(frames, call)
+			}
+		}
+		counts[strings.Join(frames, " < ")]++
+	}
+	keys := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return counts[b] - counts[a] })
+	var b strings.Builder
+	for _, k := range keys[:min(14, len(keys))] {
+		fmt.Fprintf(&b, "    %d: %s\n", counts[k], k)
+	}
+	return b.String()
+}
+
 // evictions is how many clients the servers have evicted.
 func (m *mounts) evictions(t testing.TB) int {
 	t.Helper()
@@ -69,6 +122,7 @@ func lockWith(kind string, fd int) error {
 // dirty data. Others get its locks, its files and its folders after the grace for a lost connection; what it had not
 // written never comes over what others wrote since; the eviction is logged and counted; a killed waiter gets nothing.
 func TestKilledClientFreesAllThatItHeld(t *testing.T) {
+	t.Parallel() // waits most of the time, on a cluster of its own
 	m := newMounts(t, 3)
 	dirs := m.folders(t)
 	for _, name := range []string{"flock", "fcntl", "data", "other"} {
@@ -143,6 +197,7 @@ func TestKilledClientFreesAllThatItHeld(t *testing.T) {
 // TestStoppedClientIsFenced (case 28): a client that is stopped while it writes under a lock is evicted and its lock given
 // to another; when it goes on, nothing of it reaches the file, its program is told by an error, and the mount recovers.
 func TestStoppedClientIsFenced(t *testing.T) {
+	t.Parallel() // waits most of the time, on a cluster of its own
 	m := newMounts(t, 2)
 	m.setParam(t, fmt.Sprintf("ldlm.lock_timeout=%d", int(shortTimeout.Seconds())))
 	dirs := m.folders(t)
@@ -271,6 +326,7 @@ func TestInodeNumbersAreTheSameEverywhereAndAfterRestarts(t *testing.T) {
 // that does not answer. The holder keeps it alive for longer than the lock timeout; nobody is evicted, and both end when
 // the server goes on.
 func TestLockIsKeptWhileItsHolderWaitsElsewhere(t *testing.T) {
+	t.Parallel() // waits most of the time, on a cluster of its own
 	m := newMounts(t, 2)
 	m.setParam(t, fmt.Sprintf("ldlm.lock_timeout=%d", int(shortTimeout.Seconds())))
 	dirs := m.folders(t)
