@@ -222,7 +222,9 @@ func (m *Mount) connectMDT(ctx context.Context, c *wirepb.Config) error {
 		Name: m.figureName(name) + "-mdc", Import: m.mdtImp, Owner: &m.owner, Seed: seed,
 		Heard: m.mdtImp.LastHeard, Log: m.o.Log, Stats: m.o.Stats,
 	})
-	m.mdc = mdc.New(mdc.Options{Import: m.mdtImp, Locks: m.locks, Log: m.o.Log})
+	m.mdc = mdc.New(mdc.Options{
+		Import: m.mdtImp, Locks: m.locks, Log: m.o.Log, Stats: m.o.Stats, StatsPrefix: "mdc." + stats.Element(m.figureName(name)) + "-mdc.",
+	})
 	limited, cancel := context.WithTimeout(ctx, m.o.Timeout)
 	defer cancel()
 	if err := m.mdtImp.Connect(limited); err != nil {

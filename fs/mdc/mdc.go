@@ -11,6 +11,7 @@ import (
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/lockcache"
 	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
@@ -50,6 +51,9 @@ type Options struct {
 	// Locks is the import's; nil asks for no locks.
 	Locks *lockcache.Cache
 	Log   *slog.Logger
+	// Stats gets the parameters, below StatsPrefix; it may be nil.
+	Stats       *stats.Registry
+	StatsPrefix string
 }
 
 // MDC is one MDT seen from a client.
@@ -79,6 +83,9 @@ func New(o Options) *MDC {
 	m := &MDC{imp: o.Import, locks: o.Locks, log: o.Log}
 	m.requests.New = func() any { return new(rpc.Request) }
 	m.closes.start(m)
+	if o.Stats != nil {
+		m.register(o.Stats, o.StatsPrefix)
+	}
 	return m
 }
 

@@ -93,7 +93,7 @@
 // millisecond brings the reader back when nobody reads, or when the caller has to wait long. The role is held by one
 // goroutine at a time; role.mu hands it over.
 //
-// Lock order: Import.mu; table.mu; slots.mu. role.mu, callbacks.mu, Conn.mu, Server.mu, link.wmu and buffers.mu are taken alone,
-// except that Server.accept starts a connection's first worker under Server.mu. No lock but link.wmu is held across I/O,
-// and none across a callback.
+// Lock order: Import.mu; table.mu; limits.mu, slots.mu. role.mu, callbacks.mu, Conn.mu, Server.mu, link.wmu and buffers.mu
+// are taken alone, except that Server.accept starts a connection's first worker under Server.mu. No lock but link.wmu is
+// held across I/O, and none across a callback.
 package rpc

@@ -103,6 +103,7 @@ type Import struct {
 	priorRead *slots // as above, of the reserve
 	priorMods *slots
 	pings     *slots
+	limits    limits
 	calls     callbacks
 
 	// full is nil unless the state is StateFull.
@@ -149,7 +150,7 @@ func NewImport(o ImportOptions) (*Import, error) {
 	i := &Import{
 		o: o, log: o.Log.With("target", o.Target), stats: newImportStats(o.Stats, path),
 		closing: make(chan struct{}), kick: make(chan struct{}, 1), changed: make(chan struct{}),
-		addresses: append([]string(nil), o.Addresses...),
+		addresses: append([]string(nil), o.Addresses...), limits: limits{reads: n, mods: n, granted: n},
 	}
 	size := uint32(0)
 	section := func(n int) *slots {

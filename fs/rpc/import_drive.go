@@ -178,8 +178,7 @@ func (d *driver) dial(ctx context.Context, address int) input {
 	if reply.MaxRpcsInFlight > 0 {
 		n = min(n, int(reply.MaxRpcsInFlight))
 	}
-	i.reads.setLimit(n)
-	i.mods.setLimit(n)
+	i.grantInFlight(n)
 	i.advance(wire.Transno(reply.LastCommitted))
 	if !d.first {
 		i.stats.reconnects.Inc()
