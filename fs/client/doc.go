@@ -15,6 +15,7 @@
 //   - change: a modification that this mount made; attributes fetched before it are not kept after it.
 //   - hot: of an inode: another client has called its lock back a moment ago; the kernel is told nothing of it.
 //   - life: the time between two evictions by the MDT. A handle belongs to one.
+//   - statahead: to ask the OSTs for sizes of listed files that other clients write, ahead of the stats that follow.
 //
 // Invariant: a node's content is right while its bits are valid: it was fetched under a lock that has been held since, and
 // follows this client's own changes. Revoke clears the bits before the lock goes back.
@@ -34,7 +35,7 @@
 // behind them would wait too.
 //
 // Lock order: table shard, inode.mu, the objects' of package osc and the queue's of package mdc; node.mu, buckets of the
-// tables of nodes; Names.mu, Dir.mu, Budget.mu and retirement.mu stand alone. None is held across a request or a call of Kernel, except
-// Dir.mu (one reader of one folder handle) and inode.io, which serialises appends of one file and whose wait ends with its
-// context. inode.mu is never taken with a node.mu held, nor the other way round.
+// tables of nodes; Dir.mu, statahead.mu; Names.mu, Budget.mu, params.mu and retirement.mu stand alone. None is held across a
+// request or a call of Kernel, except Dir.mu (one reader of one folder handle) and inode.io, which serialises appends of one
+// file and whose wait ends with its context. inode.mu is never taken with a node.mu held, nor the other way round.
 package client
