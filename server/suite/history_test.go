@@ -580,6 +580,23 @@ type aclIn struct {
 	look  bool
 }
 
+func (a aclState) String() string {
+	if !a.have {
+		return "no ACL"
+	}
+	return fmt.Sprintf("u%d named%d g%d mask%d o%d", a.owner, a.user, a.group, a.mask, a.others)
+}
+
+func (a aclIn) String() string {
+	switch {
+	case a.look:
+		return "get ACL"
+	case a.chmod:
+		return fmt.Sprintf("chmod %o", a.mode)
+	}
+	return fmt.Sprintf("set %v", a.acl)
+}
+
 func stepACL(state, in, out any) (bool, any) {
 	s, i := state.(aclState), in.(aclIn)
 	switch {
