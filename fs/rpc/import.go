@@ -165,6 +165,7 @@ func NewImport(o ImportOptions) (*Import, error) {
 	i.calls.init(i)
 	if o.Stats != nil {
 		o.Stats.Text(path+".state", "State of the import.", func() string { return i.State().String() })
+		o.Stats.Text(path+".import", "The import: target, state, connection, requests, as YAML.", i.text)
 	}
 	return i, nil
 }
