@@ -169,35 +169,45 @@ func (s *tree) serve() (stop func()) {
 	}
 }
 
+// fill makes the files, by some clients at once.
 func (s *tree) fill(count int) {
 	s.t.Helper()
-	imp := s.dial(rpc.ImportOptions{UUID: [16]byte{1}})
-	m := mdc.New(mdc.Options{Import: imp, Log: slog.New(slog.DiscardHandler)})
 	const workers = 8
+	var all [workers]*mdc.MDC
+	var imports [workers]*rpc.Import
+	for i := range all {
+		imports[i] = s.dial(rpc.ImportOptions{UUID: [16]byte{1, byte(i)}})
+		all[i] = mdc.New(mdc.Options{Import: imports[i], Log: slog.New(slog.DiscardHandler)})
+	}
 	errs := make(chan error, workers)
 	for at := 0; at < count; at += perFolder {
 		var e mdc.Entry
-		if err := m.Create(bg, &root, fid.Root, fmt.Sprintf("d%d", at/perFolder), &mdc.Creation{Mode: attr.TypeDir | 0o755}, &e); err != nil {
+		if err := all[0].Create(bg, &root, fid.Root, fmt.Sprintf("d%d", at/perFolder), &mdc.Creation{Mode: attr.TypeDir | 0o755}, &e); err != nil {
 			s.t.Fatal(err)
 		}
-		s.folders = append(s.folders, e.Attr.FID)
-		for w := range workers {
+		folder := e.Attr.FID
+		s.folders = append(s.folders, folder)
+		for w, m := range all {
 			go func() {
 				var err error
 				var e mdc.Entry
 				for i := w; i < min(perFolder, count-at) && err == nil; i += workers {
-					err = m.Create(bg, &root, s.folders[len(s.folders)-1], fmt.Sprintf("file-%06d.dat", i), &mdc.Creation{Mode: attr.TypeFile | 0o644}, &e)
+					err = m.Create(bg, &root, folder, fmt.Sprintf("file-%06d.dat", i), &mdc.Creation{Mode: attr.TypeFile | 0o644}, &e)
 				}
 				errs <- err
 			}()
 		}
-		for range workers {
+		for range all {
 			if err := <-errs; err != nil {
 				s.t.Fatal(err)
 			}
 		}
 	}
-	if err := errors.Join(m.Sync(bg, fid.Root, true), m.Close(bg), imp.Close(bg)); err != nil {
+	err := all[0].Sync(bg, fid.Root, true)
+	for i, m := range all {
+		err = errors.Join(err, m.Close(bg), imports[i].Close(bg))
+	}
+	if err != nil {
 		s.t.Fatal(err)
 	}
 }

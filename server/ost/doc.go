@@ -7,6 +7,7 @@
 //   - record: what the tables keep of an object: owner, stripe, ids that its space is charged to, blocks, times.
 //   - number: every change gets the next one of the target's own sequence (its transno on the wire) when the host has
 //     it. last_committed covers a number once a commit that began after it has ended.
+//   - known: an object whose state is in memory; its file need not be open.
 //   - hot: an object whose record may be behind its file after a crash. Marked on disk before the first write since it
 //     was cold; fresh objects are born hot, by the range of ids (fresh, last] of their group.
 //   - lockless: a request that names no lock of its sender; the OST takes a local one for as long as it runs.
