@@ -232,6 +232,11 @@ func TestStatsDuringWrites(t *testing.T) {
 			}
 		})
 	}
+	halt := sync.OnceFunc(func() {
+		close(stop)
+		writers.Wait()
+	})
+	defer halt()
 	stats := 0
 	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); {
 		for _, n := range l.list() {
@@ -244,8 +249,7 @@ func TestStatsDuringWrites(t *testing.T) {
 			stats++
 		}
 	}
-	close(stop)
-	writers.Wait()
+	halt()
 	if stats == 0 || l.figure("agl total") == 0 {
 		t.Errorf("premise: %d stats; %s", stats, l.text("statahead_stats"))
 	}
@@ -293,6 +297,37 @@ func TestListingDoesNotWaitForAnOST(t *testing.T) {
 	// Cleanups run in reverse: the OSS that was started last would go before who uses it.
 	l.end()
 	if err := w.close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCloseEndsGlimpses: those that wait for an OST that is away keep nobody from leaving.
+func TestCloseEndsGlimpses(t *testing.T) {
+	s := newSystem(t)
+	w, l := s.mount(false), s.lister()
+	for i := range 40 {
+		h := w.create(fmt.Sprint("f", i), syscall.O_RDWR)
+		w.write(h, make([]byte, 10), 0)
+		if err := h.Fsync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.stopOSS()
+	if l.list(); l.figure("agl total") == 0 {
+		t.Error("premise: no glimpse is under way")
+	}
+	over := make(chan error, 1)
+	go func() { over <- l.c.Close(bg) }()
+	select {
+	case err := <-over:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("glimpses do not end with their client")
+	}
+	s.startOSS()
+	if err := errors.Join(l.close(bg), w.close(bg)); err != nil {
 		t.Error(err)
 	}
 }
