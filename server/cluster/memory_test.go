@@ -371,7 +371,10 @@ func (m *treeMount) settled(most int64) {
 // than max_cached_objects_mb says, at any time of it.
 func TestWalkStaysWithinItsBudget(t *testing.T) {
 	n, memory := 20_000, uint64(160<<20)
-	if memorySoak() {
+	switch {
+	case memoryRaceOn:
+		n = perFolder
+	case memorySoak():
 		n, memory = 2_000_000, 64<<30
 	}
 	s := newTree(t, n)
