@@ -79,7 +79,7 @@ func (o *op) reportBits(f fid.FID, r *wirepb.SizeReport) (ldlm.Bits, error) {
 		return ldlm.Open, nil
 	case err != nil:
 		return 0, err
-	case n.Nlink == 0, n.IsFile() && !o.x.ReadOnly && o.applyReport(n, r, o.h.opens.standing(f, o.xs, r.SetattrGen)):
+	case n.Nlink == 0, n.IsFile() && !o.x.ReadOnly && o.applyReport(n, r, o.h.opens.standing(f, o.xs)):
 		return opened, nil
 	}
 	return ldlm.Open, nil
@@ -150,7 +150,7 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 	if closes && writes(closed.flags) {
 		o.h.opens.closeWrite(f, o.xs)
 	}
-	st := o.h.opens.standing(f, o.xs, r.SetattrGen)
+	st := o.h.opens.standing(f, o.xs)
 	if r.Done {
 		st = o.h.opens.doneWriter(f, o.xs, r.SetattrGen)
 	}
@@ -181,7 +181,7 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 
 // applyReport moves size and times to what a writer says, and reports whether anything changed. Once nobody else has bytes
 // that the size does not count, it is the file's. Of several writers each reports what it has seen in the end; the
-// greatest of these is right, unless one of them may be of before a truncate.
+// greatest of these is right, unless one of them has truncated it.
 func (o *op) applyReport(n *inode, r *wirepb.SizeReport, st standing) (changed bool) {
 	valid := attr.Valid(r.Valid)
 	was := n.Attr
@@ -189,7 +189,7 @@ func (o *op) applyReport(n *inode, r *wirepb.SizeReport, st standing) (changed b
 	case !valid.Has(attr.ValidSize) || r.Size > attr.SizeMax:
 	case !n.SizeValid && !st.writer: // nothing that it knows counts any more
 	case !n.SizeValid && st.several:
-		if r.Size >= n.Size && !st.stale {
+		if r.Size >= n.Size {
 			n.Size, n.Blocks = r.Size, r.Blocks
 		}
 		n.SizeValid = st.last && st.whole

@@ -21,8 +21,9 @@ type openFile struct {
 	writers []writer
 	// several: more than one writer was there at once since the first of the present ones came.
 	several bool
-	// cut is the setattr generation of the last truncate since then, 0 for none.
-	cut uint32
+	// cut: one of them has truncated it since then. The MDT hears of that before the OSTs cut, so that what others see of the
+	// size meanwhile may be of before.
+	cut bool
 	// tainted: a writer was evicted since the first of the present ones came, so nobody knows the size.
 	tainted bool
 }
@@ -121,14 +122,14 @@ func (t *openTable) addWriter(f fid.FID, x *export, handles int, gen uint32) {
 		if w == nil {
 			v.several = len(v.writers) > 0
 			if !v.several {
-				v.tainted, v.cut = false, 0
+				v.tainted, v.cut = false, false
 			}
 			v.writers = append(v.writers, writer{x: x})
 			w = &v.writers[len(v.writers)-1]
 		}
 		w.handles += handles
 		w.gen = max(w.gen, gen)
-		v.cut = max(v.cut, gen)
+		v.cut = v.cut || gen != 0
 	})
 	x.setWriting(f, true)
 }
@@ -149,38 +150,33 @@ type standing struct {
 	// whole: nobody whose bytes are not known has gone since the first of the present writers came, so that the writers' reports have the
 	// file's size. several: they were more than one, so that it is the greatest.
 	whole, several bool
-	// stale: the report may be of before a truncate.
-	stale bool
 }
 
-func (v *openFile) standing(x *export, gen uint32) standing {
+func (v *openFile) standing(x *export) standing {
 	if v == nil || v.find(x) == nil {
 		return standing{}
 	}
-	return standing{writer: true, whole: !v.tainted, several: v.several, stale: gen < v.cut}
+	return standing{writer: true, whole: !v.tainted && !(v.several && v.cut), several: v.several}
 }
 
-// standing is x's part in f, for a report that follows generation gen.
-func (t *openTable) standing(f fid.FID, x *export, gen uint32) standing {
+// standing is x's part in f.
+func (t *openTable) standing(f fid.FID, x *export) standing {
 	s := t.shard(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.files[f].standing(x, gen)
+	return s.files[f].standing(x)
 }
 
 // doneWriter takes x off the writers of f, on a report that follows generation gen, unless it has become one again since.
 func (t *openTable) doneWriter(f fid.FID, x *export, gen uint32) (st standing) {
 	gone := false
 	t.shard(f).with(f, func(v *openFile) {
-		st = v.standing(x, gen)
+		st = v.standing(x)
 		if w := v.find(x); w == nil || w.handles > 0 || gen < w.gen {
 			return
 		}
 		v.remove(x)
-		if st.several && st.stale {
-			v.tainted = true // What it has written may be of after the truncate.
-		}
-		gone, st.last, st.whole = true, len(v.writers) == 0, !v.tainted
+		gone, st.last = true, len(v.writers) == 0
 	})
 	if gone {
 		x.setWriting(f, false)
