@@ -9,7 +9,7 @@ import (
 )
 
 // retryTime is how long after an ESTALE the same thread's next call on entries counts as the kernel's second try.
-const retryTime = 50 * time.Millisecond
+const retryTime = 2 * time.Second
 
 // retries knows the threads that were told that a folder is gone. The kernel then walks the path again, once; a folder that
 // is gone again by then was removed while the call was running, and that is what its caller is told.
