@@ -46,6 +46,8 @@ type lvbState struct {
 	value LVB  // guarded by mu
 	disk  LVB  // guarded by mu; scratch of updates
 	valid bool // guarded by mu
+	// shrinks counts the times that the object may have become shorter. guarded by mu
+	shrinks uint64
 }
 
 // forget is called when nobody uses the resource.
@@ -124,10 +126,43 @@ func (ns *Namespace) FillLVB(e *env.Env, id ResID, b []byte) ([]byte, error) {
 	return ns.lvb.Fill(e, id, &st.value, b), nil
 }
 
+// Shrinks counts the times that a resource's object may have become shorter while it had locks: take it before a holder is asked, for
+// GlimpsedLVB.
+func (ns *Namespace) Shrinks(id ResID) uint64 {
+	sh, res, st := ns.pinLVB(id, false)
+	if res == nil {
+		return 0
+	}
+	defer sh.unpinLVB(res)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.shrinks
+}
+
+// GlimpsedLVB is UpdateLVB with a holder's answer, which counts only if the object has not become shorter since the holder was
+// asked: an answer that was on its way meanwhile is of before.
+func (ns *Namespace) GlimpsedLVB(e *env.Env, id ResID, answer *LVB, shrinks uint64) error {
+	return ns.updateLVB(e, id, &lvbUpdate{answer: answer, increaseOnly: true, shrinks: shrinks})
+}
+
 // UpdateLVB merges a glimpse's answer, if there is one, and then the store's own figures into a known LVB.
 // increaseOnly after a glimpse, a lost glimpse race, a committed write and a cancel; decrease is allowed after
 // truncate, punch, setattr and fallocate. A resource without locks is left alone: its next lock reads the store.
 func (ns *Namespace) UpdateLVB(e *env.Env, id ResID, answer *LVB, increaseOnly bool) error {
+	return ns.updateLVB(e, id, &lvbUpdate{answer: answer, increaseOnly: increaseOnly, shrinks: anyShrinks})
+}
+
+// lvbUpdate is what an LVB is brought up to date with.
+type lvbUpdate struct {
+	answer       *LVB
+	increaseOnly bool
+	shrinks      uint64 // the answer counts at this count only; anyShrinks at any
+}
+
+const anyShrinks = ^uint64(0)
+
+func (ns *Namespace) updateLVB(e *env.Env, id ResID, u *lvbUpdate) error {
+	answer, increaseOnly := u.answer, u.increaseOnly
 	if ns.lvb == nil {
 		return ErrNoLVB
 	}
@@ -138,6 +173,12 @@ func (ns *Namespace) UpdateLVB(e *env.Env, id ResID, answer *LVB, increaseOnly b
 	defer sh.unpinLVB(res)
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	if !increaseOnly {
+		st.shrinks++
+	}
+	if u.shrinks != anyShrinks && u.shrinks != st.shrinks {
+		answer = nil
+	}
 	if !st.valid {
 		if answer == nil {
 			return nil

@@ -28,6 +28,7 @@ type glimpse struct {
 	mu      sync.Mutex
 	pending int             // answers that have not come; guarded by mu
 	asked   []ldlm.ClientID // guarded by mu
+	shrinks uint64          // the object's when the round's holders were asked; guarded by mu
 	second  bool            // the second round runs; guarded by mu
 }
 
@@ -96,8 +97,10 @@ func (g *glimpse) begin(k *work) {
 
 // ask posts one round's ASTs. Precondition: there is one at least.
 func (g *glimpse) ask(asts []ldlm.Effect) {
+	shrinks := g.s.ns.Shrinks(g.res)
 	g.mu.Lock()
 	g.pending += len(asts)
+	g.shrinks = shrinks
 	g.asker = asts[0].Desc
 	for i := range asts {
 		g.asked = append(g.asked, asts[i].Client)
@@ -126,7 +129,10 @@ func (s *Server) glimpseAST(k *work, cl *Client, j *job) (again bool) {
 		if v.Size > math.MaxInt64 {
 			v = ldlm.LVB{} // no file is that large; the store's figures count
 		}
-		err = s.ns.UpdateLVB(k.e, j.g.res, &v, true)
+		j.g.mu.Lock()
+		shrinks := j.g.shrinks
+		j.g.mu.Unlock()
+		err = s.ns.GlimpsedLVB(k.e, j.g.res, &v, shrinks)
 	case err == errGone:
 		err = nil
 	case err == status.NotConnected:
