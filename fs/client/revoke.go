@@ -21,8 +21,9 @@ type Kernel interface {
 	// DropAttr makes the kernel ask for an inode's attributes and ACLs before it uses them again. recent says that an answer
 	// which the kernel may keep can still be on its way there. It waits for some milliseconds at most.
 	DropAttr(f fid.FID, recent bool)
-	// DropEntries makes the kernel look names up again that led to child. Likewise.
-	DropEntries(child fid.FID, names []Entry, recent bool)
+	// DropEntries makes the kernel look names up again that led to child, within some milliseconds if it may believe them. Entries
+	// of a folder go even if it does not: it keeps them, and cannot follow the folder to another place while it has them.
+	DropEntries(child fid.FID, names []Entry, believed bool)
 	// DropPages drops an inode's pages from byte off on, n of them, 0 for all. It waits for reads of them under way.
 	DropPages(f fid.FID, off, n uint64)
 	// DropWritten drops pages of bytes that were just written, in the call that wrote them: it waits for some milliseconds at
@@ -90,6 +91,7 @@ func (c *Client) revoke(n *node, bits ldlm.Bits, blocking bool) {
 	}
 	var names []link
 	dropEntry, dropAttr := false, false
+	folder := n.attr.IsDir()
 	if bits&ldlm.Lookup != 0 {
 		names, n.names = n.names, nil
 		c.nodes.unnameLocked(n, names)
@@ -115,8 +117,8 @@ func (c *Client) revoke(n *node, bits ldlm.Bits, blocking bool) {
 	if k == nil {
 		return
 	}
-	if dropEntry {
-		k.DropEntries(n.fid, entries(names), recent)
+	if dropEntry || folder && len(names) > 0 {
+		k.DropEntries(n.fid, entries(names), dropEntry)
 	}
 	if dropAttr {
 		k.DropAttr(n.fid, recent)

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"time"
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
@@ -19,15 +20,23 @@ const (
 
 // Getxattr appends an extended attribute's value to dst. NoData if there is none.
 func (c *Client) Getxattr(ctx context.Context, who *mdc.Caller, f fid.FID, name string, dst []byte) ([]byte, error) {
+	b, _, err := c.TellXattr(ctx, who, f, name, dst)
+	return b, err
+}
+
+// TellXattr is Getxattr, and tells whether the kernel may keep the answer, which it does with ACLs: what it keeps is taken
+// back before the lock goes.
+func (c *Client) TellXattr(ctx context.Context, who *mdc.Caller, f fid.FID, name string, dst []byte) (b []byte, keep bool, err error) {
 	if Virtual(name) {
-		return c.GetVirtual(ctx, who, f, name, dst)
+		b, err = c.GetVirtual(ctx, who, f, name, dst)
+		return b, false, err
 	}
 	n := c.nodes.find(f.Ino())
 	if v, ok := c.cachedXattr(n, name); ok {
 		if v == nil {
-			return dst, status.NoData
+			return dst, true, status.NoData
 		}
-		return append(dst, v...), nil
+		return append(dst, v...), true, nil
 	}
 	var epoch uint32
 	if n != nil {
@@ -42,9 +51,9 @@ func (c *Client) Getxattr(ctx context.Context, who *mdc.Caller, f fid.FID, name 
 		if err == nil {
 			v = append([]byte{}, out[len(dst):]...)
 		}
-		c.keepXattr(n, epoch, at, name, v)
+		keep = c.keepXattr(n, epoch, at, name, v)
 	}
-	return out, err
+	return out, keep, err
 }
 
 // cachedXattr returns a value, nil for an absent name; false when it is not known.
@@ -76,24 +85,31 @@ func (c *Client) cachedXattr(n *node, name string) ([]byte, bool) {
 
 // toldACLLocked notes that the kernel caches an ACL, or that there is none.
 func (n *node) toldACLLocked(name string) {
-	if name == attr.XattrACLAccess || name == attr.XattrACLDefault {
+	if isACL(name) {
 		n.told |= toldAttr
+		n.toldAt = time.Now()
 	}
 }
 
-// keepXattr caches a value that was asked for at a time and in an epoch. An ACL that no lock covers is of no harm: the kernel
-// drops its ACLs with the attributes, which it was then given for no time.
-func (c *Client) keepXattr(n *node, epoch uint32, at uint64, name string, v []byte) {
+func isACL(name string) bool { return name == attr.XattrACLAccess || name == attr.XattrACLDefault }
+
+// keepXattr caches a value that was asked for at a time and in an epoch, and reports whether it can.
+func (c *Client) keepXattr(n *node, epoch uint32, at uint64, name string, v []byte) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.epoch != epoch || n.valid&ldlm.Xattr == 0 || c.changes.since(n.fid.Ino(), at) {
-		return
+	need := ldlm.Xattr
+	if isACL(name) {
+		need |= ldlm.Perm // chmod changes it too
+	}
+	if n.epoch != epoch || n.valid&ldlm.Xattr == 0 || n.held&need != need || c.changes.since(n.fid.Ino(), at) {
+		return false
 	}
 	if n.xattrs == nil || len(n.xattrs) >= xattrsMax {
 		n.xattrs = make(map[string][]byte)
 	}
 	n.xattrs[name] = v
 	n.toldACLLocked(name)
+	return true
 }
 
 // changed notes that this mount has changed an inode.

@@ -159,7 +159,11 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, des
 	defer f.requests.free(ctx)
 	var who mdc.Caller
 	f.caller(h, 0, &who)
-	b, err := f.c.Getxattr(ctx, &who, f.node(h.NodeId), name, dest[:0])
+	b, keep, err := f.c.TellXattr(ctx, &who, f.node(h.NodeId), name, dest[:0])
+	if !keep && (name == attr.XattrACLAccess || name == attr.XattrACLDefault) {
+		// The kernel would cache it: not if its ACLs are dropped while it waits for the answer.
+		_ = f.kernel.invalidate(h.NodeId, -1, 0)
+	}
 	return f.fit(b, dest, f.xattrCode("getxattr", h.NodeId, err))
 }
 

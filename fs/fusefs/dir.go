@@ -39,7 +39,11 @@ func (f *FS) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntry
 // ReadDirPlus lists names with attributes, which the kernel keeps as if it had looked each name up. An entry whose
 // attributes no lock covers goes out without them.
 func (f *FS) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	return f.readDir(cancel, in, true, func(e *mdc.Dirent, whole bool) bool {
+	f.listing.enter(in.NodeId)
+	defer f.listing.left(in.NodeId)
+	before := f.dropped.Load()
+	var told []*fuse.EntryOut
+	code := f.readDir(cancel, in, true, func(e *mdc.Dirent, whole bool) bool {
 		o := out.AddDirLookupEntry(fuse.DirEntry{Mode: e.Mode, Name: string(e.Name), Ino: f.number(e.FID), Off: e.Cookie})
 		if o == nil {
 			return false
@@ -47,9 +51,18 @@ func (f *FS) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirE
 		dots := len(e.Name) == 1 && e.Name[0] == '.' || len(e.Name) == 2 && e.Name[0] == '.' && e.Name[1] == '.'
 		if whole && !dots {
 			f.putEntry(&e.Attr, in.NodeId, string(e.Name), o)
+			told = append(told, o)
 		}
 		return true
 	})
+	if f.dropped.Load() != before {
+		// What was dropped meanwhile may be among them, and the kernel does not have them yet.
+		for _, o := range told {
+			o.SetEntryTimeout(0)
+			o.SetAttrTimeout(0)
+		}
+	}
+	return code
 }
 
 func (f *FS) readDir(cancel <-chan struct{}, in *fuse.ReadIn, plus bool, fn func(*mdc.Dirent, bool) bool) fuse.Status {
@@ -59,10 +72,6 @@ func (f *FS) readDir(cancel <-chan struct{}, in *fuse.ReadIn, plus bool, fn func
 	}
 	ctx := f.begin(cancel, in.Pid, opReaddir)
 	defer f.requests.free(ctx)
-	if plus {
-		f.busy.enter(in.NodeId)
-		defer f.busy.leave(in.NodeId)
-	}
 	return f.code("readdir", in.NodeId, d.Read(ctx, in.Offset, plus, fn))
 }
 

@@ -18,6 +18,8 @@ import (
 const (
 	// dropWait is how long a notification is waited for that the kernel may keep until one of our own requests is answered.
 	dropWait = 5 * time.Millisecond
+	// listingWait is the same for a folder that is being listed: a listing waits for nobody, so it soon lets the notification in.
+	listingWait = 200 * time.Millisecond
 	// dropsMax bounds the notifications that wait in the kernel.
 	dropsMax = 64
 	pageSize = 4096
@@ -27,15 +29,28 @@ const (
 // wait for them. Slots are shared, which costs lookups only.
 type busyFolders struct {
 	slots [1 << 12]atomic.Int32
+	// last is when a request ended, in nanoseconds: its answer may be on its way to the kernel.
+	last [1 << 12]atomic.Int64
 }
 
-func (b *busyFolders) slot(node uint64) *atomic.Int32 {
-	return &b.slots[(node*0x9e3779b97f4a7c15)>>52]
+func slotOf(node uint64) int { return int((node * 0x9e3779b97f4a7c15) >> 52) }
+
+func (b *busyFolders) enter(node uint64) { b.slots[slotOf(node)].Add(1) }
+
+func (b *busyFolders) leave(node uint64) { b.slots[slotOf(node)].Add(-1) }
+
+// left is leave, remembered for lately.
+func (b *busyFolders) left(node uint64) {
+	b.last[slotOf(node)].Store(time.Now().UnixNano())
+	b.leave(node)
 }
 
-func (b *busyFolders) enter(node uint64)   { b.slot(node).Add(1) }
-func (b *busyFolders) leave(node uint64)   { b.slot(node).Add(-1) }
-func (b *busyFolders) is(node uint64) bool { return b.slot(node).Load() > 0 }
+func (b *busyFolders) is(node uint64) bool { return b.slots[slotOf(node)].Load() > 0 }
+
+// lately reports whether the folder is busy, or was a moment ago.
+func (b *busyFolders) lately(node uint64) bool {
+	return b.is(node) || time.Now().UnixNano()-b.last[slotOf(node)].Load() < int64(listingWait)
+}
 
 // suspects are nodes that a kernel without epochs may still find by an old name. The next request that found one by its
 // name is answered with ESTALE, which makes the kernel look the name up again.
@@ -67,20 +82,14 @@ func (s *suspects) take(node uint64) bool {
 	return ok
 }
 
-// notified runs a notification in a goroutine of its own and waits for it for dropWait. done is false when it goes on, or
-// could not be begun because too many do.
-func (f *FS) notified(fn func() error) (err error, done bool) {
-	select {
-	case f.drops <- struct{}{}:
-	default:
+// notified runs a notification in a goroutine of its own and waits for it. done is false when it goes on, or could not be
+// begun because too many do.
+func (f *FS) notified(wait time.Duration, fn func() error) (err error, done bool) {
+	over := make(chan error, 1)
+	if !f.notifying(func() { over <- fn() }) {
 		return nil, false
 	}
-	over := make(chan error, 1)
-	f.wait.Go(func() {
-		over <- fn()
-		<-f.drops
-	})
-	limit := time.NewTimer(dropWait)
+	limit := time.NewTimer(wait)
 	defer limit.Stop()
 	select {
 	case err := <-over:
@@ -88,6 +97,20 @@ func (f *FS) notified(fn func() error) (err error, done bool) {
 	case <-limit.C:
 		return nil, false
 	}
+}
+
+// notifying runs fn in a goroutine of its own, unless too many do.
+func (f *FS) notifying(fn func()) bool {
+	select {
+	case f.drops <- struct{}{}:
+	default:
+		return false
+	}
+	f.wait.Go(func() {
+		fn()
+		<-f.drops
+	})
+	return true
 }
 
 // DropAttr implements client.Kernel. The kernel takes no lock for it. It may not know the node yet whose attributes are on
@@ -106,19 +129,28 @@ func (f *FS) DropAttr(g fid.FID, recent bool) {
 
 // DropEntries implements client.Kernel. An entry whose folder the kernel has locked for one of our requests is not waited
 // for: then all names are looked up again.
-func (f *FS) DropEntries(child fid.FID, names []client.Entry, recent bool) {
+func (f *FS) DropEntries(child fid.FID, names []client.Entry, believed bool) {
 	node := f.number(child)
+	f.dropped.Add(1)
+	raise := false
 	for _, e := range names {
 		parent := f.number(e.Parent)
-		if f.busy.is(parent) {
-			f.epoch(node)
-			return
+		drop := func() error { return f.kernel.dropEntry(parent, e.Name) }
+		if !believed || raise || f.busy.is(parent) {
+			raise = raise || believed
+			f.notifying(func() { _ = drop() })
+			continue
 		}
-		err, done := f.notified(func() error { return f.kernel.dropEntry(parent, e.Name) })
-		if !done || errors.Is(err, unix.ENOENT) && f.c.Renaming() || err != nil && !errors.Is(err, unix.ENOENT) {
-			f.epoch(node)
-			return
+		wait := dropWait
+		if f.listing.lately(parent) {
+			// What a listing brings counts as looked up when it is entered, whatever the epoch was when it was asked for.
+			wait = listingWait
 		}
+		err, done := f.notified(wait, drop)
+		raise = !done || errors.Is(err, unix.ENOENT) && f.c.Renaming() || err != nil && !errors.Is(err, unix.ENOENT)
+	}
+	if raise {
+		f.epoch(node)
 	}
 }
 

@@ -51,6 +51,10 @@ type FS struct {
 	files    *xsync.Map[uint64, *client.Handle]
 	dirs     *xsync.Map[uint64, *client.Dir]
 	busy     busyFolders
+	// listing counts listings with attributes.
+	listing busyFolders
+	// dropped counts the times that entries were dropped.
+	dropped atomic.Uint64
 	// writes are the WRITE requests under way.
 	writes  writeTable
 	drops   chan struct{} // bounds the notifications that wait for the kernel
