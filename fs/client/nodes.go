@@ -184,8 +184,7 @@ func (t *nodes) hide(e name) *node {
 	if i < 0 {
 		return nil
 	}
-	t.unnameLocked(n, n.names[i:i+1])
-	n.names[i].hidden = true
+	n.names[i].hidden = true // It stays in the table: the next change of the name has to find it.
 	return n
 }
 
@@ -197,6 +196,7 @@ func (t *nodes) removed(n *node, e name) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if i := n.linkLocked(e); i >= 0 && n.names[i].hidden {
+		t.unnameLocked(n, n.names[i:i+1])
 		n.names = slices.Delete(n.names, i, i+1)
 	}
 }
