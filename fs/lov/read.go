@@ -34,14 +34,18 @@ func (f *File) read(ctx context.Context, b []byte, off uint64, h *How) (int, err
 	if err := f.ready(); err != nil {
 		return 0, err
 	}
-	if len(b) == 0 || off >= attr.SizeMax || f.truth() && off >= f.Size() {
+	if len(b) == 0 || off >= attr.SizeMax {
 		return 0, nil
 	}
 	b = b[:min(uint64(len(b)), attr.SizeMax-off)]
-	if f.truth() { // whole pages, as the kernel keeps them: another client may write behind the end
-		if end := (f.Size() + pageSize - 1) / pageSize * pageSize; end > off {
-			b = b[:min(uint64(len(b)), end-off)]
+	if f.truth() && !h.Paged {
+		// The kernel's own READs are locked whole, also behind the end: it keeps pages of zeros there, and another client may
+		// write to them.
+		size := f.Size()
+		if off >= size {
+			return 0, nil
 		}
+		b = b[:min(uint64(len(b)), size-off)]
 	}
 	var n int
 	var err error
@@ -60,7 +64,7 @@ func (f *File) read(ctx context.Context, b []byte, off uint64, h *How) (int, err
 	return n, err
 }
 
-// pageSize is the kernel's; larger ones cost a lock on more than is read.
+// pageSize is the page in which figures of read-ahead count.
 const pageSize = 4096
 
 // holds is the range whose pages the kernel holds for a read.
@@ -91,12 +95,12 @@ func (f *File) readOne(ctx context.Context, b []byte, c layout.Chunk, h *How) (i
 		return 0, err
 	}
 	defer f.gate.leave()
+	if !h.Direct {
+		sp.pin.Touch(sp.e.End)
+	}
 	n, err := f.within(ctx, c.FileOffset, c.Len, &sp)
 	if err != nil || n == 0 {
 		return 0, err
-	}
-	if !h.Direct {
-		sp.pin.Touch(sp.e.End)
 	}
 	if err := o.Read(ctx, b[:n], c.ObjectOffset, sp.pin.Handle()); err != nil {
 		return 0, err
@@ -141,12 +145,12 @@ func (f *File) readMany(ctx context.Context, b []byte, off uint64, h *How) (int,
 		return 0, err
 	}
 	defer f.gate.leave()
+	if !h.Direct {
+		p.touch()
+	}
 	n, err := f.within(ctx, off, uint64(len(b)), p.lastSpan(off, uint64(len(b))))
 	if err != nil || n == 0 {
 		return 0, err
-	}
-	if !h.Direct {
-		p.touch()
 	}
 	return f.readChunks(ctx, b[:n], off, p)
 }
