@@ -156,6 +156,16 @@ func (k *worker) run(count int) {
 		{4, k.chmod}, {3, k.chown}, {4, k.statStable}, {4, k.xattr}, {3, k.acl},
 		{6, k.write}, {6, k.read}, {2, k.truncate}, {2, k.length}, {5, k.append}, {3, k.readLog}, {4, k.mapped},
 	}
+	// STRAKE_SUITE_CALLS=names or data looks at one kind alone.
+	const nameCalls, attrCalls = 7, 12
+	switch os.Getenv("STRAKE_SUITE_CALLS") {
+	case "names":
+		calls = calls[:nameCalls]
+	case "attrs":
+		calls = calls[nameCalls:attrCalls]
+	case "data":
+		calls = calls[attrCalls:]
+	}
 	sum := 0
 	for _, c := range calls {
 		sum += c.weight
