@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -127,6 +128,15 @@ func linearizable(steps []step, limit time.Duration) porcupine.CheckResult {
 	return porcupine.CheckOperationsTimeout(models(steps[0].kind), ops, limit)
 }
 
+// shortest prints the end of the shortest beginning of a history, by the time of the calls, that no order explains. A call that is not in
+// it may be what explains it, which the reader has to see.
+func shortest(steps []step) string {
+	n := sort.Search(len(steps), func(n int) bool { return linearizable(steps[:n+1], 10*time.Second) == porcupine.Illegal })
+	from, to := max(0, n-30), min(len(steps), n+8)
+	return fmt.Sprintf("    (too many calls at once to tell for certain; up to call %d of %d, %v)\n%s", n, len(steps), steps[min(n, len(steps)-1)].in,
+		describeSteps(steps[from:to]))
+}
+
 // explain finds the first stretch between two quiet moments that no state before it allows, and prints it with the states
 // that there could be, and the calls that made them.
 func explain(steps []step) string {
@@ -139,7 +149,7 @@ func explain(steps []step) string {
 			end++
 		}
 		if end-first > 30 {
-			return "    (too many calls at once to tell which)\n" + describeSteps(steps)
+			return shortest(steps)
 		}
 		after := map[any]bool{}
 		for s := range states {
