@@ -195,7 +195,8 @@ func (m *MDC) adopt(out *Entry, g *wirepb.LockGrant, err error) {
 		return
 	}
 	if got, ok := m.locks.Adopt(&out.window, g, nil); ok {
-		out.Lock, out.Bits = got.Handle, got.Desc.Bits
+		// A lock that was held already may have more bits, some of them on their way back.
+		out.Lock, out.Bits = got.Handle, got.Desc.Bits&ldlm.Bits(g.Bits)
 	}
 }
 

@@ -63,7 +63,7 @@ func (m *MDC) Adopt(p *Page, d *Dirent) (ldlm.Handle, ldlm.Bits) {
 	if !ok {
 		return 0, 0
 	}
-	return g.Handle, g.Desc.Bits
+	return g.Handle, g.Desc.Bits & ldlm.Bits(d.msgLock.Bits)
 }
 
 // Unpin ends the use of a lock that Adopt returned.
