@@ -143,13 +143,23 @@ func (c *Client) put(in *inode) {
 	}
 }
 
-// detach takes an inode out of the table: its file has got other objects, and who opens it from now on uses those. The MDT
-// has no handle of it, but the answer to the last close may not be here yet.
+// detach takes an inode that is not open out of the table: its file may have got other objects, and who opens it from now on
+// uses those. An open file keeps its objects; its layout's lock goes when another client removes it. That the MDT has closed
+// the last handle may not have been heard here yet.
 func (c *Client) detach(ino uint64) {
 	s := c.inodes.shard(ino)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.m, ino)
+	in := s.m[ino]
+	if in == nil {
+		return
+	}
+	in.mu.Lock()
+	open := in.handles > 0
+	in.mu.Unlock()
+	if !open {
+		delete(s.m, ino)
+	}
 }
 
 // attach gives the inode its data and size from what the MDT has answered, the size from the OSTs where the MDT does

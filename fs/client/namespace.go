@@ -182,6 +182,11 @@ func (c *Client) left(child *attr.Attr) {
 	if child.Nlink > 0 {
 		return
 	}
+	if n := c.nodes.find(ino); n != nil {
+		n.mu.Lock()
+		n.gone = true
+		n.mu.Unlock()
+	}
 	c.giveBack(child.FID)
 	in := c.find(ino)
 	if in == nil {

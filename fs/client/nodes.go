@@ -46,6 +46,8 @@ type node struct {
 	// valid are the bits whose content is here: Lookup names, Update and Perm together attr, Xattr xattrs. guarded by mu
 	valid ldlm.Bits
 	dead  bool // guarded by mu
+	// gone says that this client has removed the inode's last name: no answer that leads to it is on its way. guarded by mu
+	gone bool
 	// epoch changes when a bit is lost, and is never that of another node or time; never 0. guarded by mu
 	epoch uint32
 	attr  attr.Attr // guarded by mu

@@ -102,7 +102,7 @@ func (c *Client) revoke(n *node, bits ldlm.Bits, blocking bool) {
 		dropAttr = n.told&toldAttr != 0
 		n.told &^= toldAttr
 	}
-	recent := !n.toldAt.IsZero() && time.Since(n.toldAt) < recently
+	recent := !n.gone && !n.toldAt.IsZero() && time.Since(n.toldAt) < recently
 	empty := n.held == 0
 	n.mu.Unlock()
 	if empty {
