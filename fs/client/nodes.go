@@ -310,6 +310,9 @@ func (c *Client) keep(k *asked, e *mdc.Entry, own bool, entry name) {
 		usable |= k.held
 	}
 	n.held |= e.Bits
+	if own {
+		n.xattrs, n.valid = nil, n.valid&^ldlm.Xattr // chmod changes an ACL
+	}
 	usable &= n.held
 	if !newest || n.dead {
 		if own {
