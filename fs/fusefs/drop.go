@@ -20,6 +20,8 @@ const (
 	dropWait = 5 * time.Millisecond
 	// listingWait is the same for a folder that is being listed: a listing waits for nobody, so it soon lets the notification in.
 	listingWait = 200 * time.Millisecond
+	// writingWait is how long a page of a write under way is waited for, which takes microseconds unless it is locked.
+	writingWait = 20 * time.Millisecond
 	// dropsMax bounds the notifications that wait in the kernel.
 	dropsMax = 64
 	pageSize = 4096
@@ -244,7 +246,8 @@ func (t *writeTable) pages(node uint64) []int64 {
 
 // DropPages implements client.Kernel. It waits for reads of the pages under way, but not for writes: they may wait for the
 // lock that the pages lie under. What a write under way keeps locked is a page that nobody can read: written in part, and
-// not filled from the file.
+// not filled from the file. But the same write does not lock a page that is filled, and which of the two it is only the kernel
+// knows: so these pages are dropped too, and waited for as long as that takes when nobody has them locked.
 func (f *FS) DropPages(g fid.FID, off, n uint64) {
 	node := f.number(g)
 	end := int64(-1)
@@ -253,6 +256,7 @@ func (f *FS) DropPages(g fid.FID, off, n uint64) {
 	}
 	locked := f.writes.pages(node)
 	over := f.dropAround(node, int64(off), end, locked)
+	f.dropWriting(node, int64(off), end, locked)
 	limit := time.NewTicker(dropWait)
 	defer limit.Stop()
 	for {
@@ -265,6 +269,36 @@ func (f *FS) DropPages(g fid.FID, off, n uint64) {
 		if now := f.writes.pages(node); !slices.Equal(now, locked) {
 			locked = now
 			over = f.dropAround(node, int64(off), end, locked)
+			f.dropWriting(node, int64(off), end, locked)
+		}
+	}
+}
+
+// dropWriting drops those of the pages of writes under way that lie between off and end (-1: all). It goes on without one that
+// is not dropped in writingWait: the kernel has it locked until the write is answered.
+func (f *FS) dropWriting(node uint64, off, end int64, pages []int64) {
+	over := make(chan struct{}, len(pages))
+	n := 0
+	for _, p := range pages {
+		if p+pageSize <= off || end >= 0 && p >= end {
+			continue
+		}
+		n++
+		f.wait.Go(func() {
+			_ = f.kernel.invalidate(node, p, pageSize)
+			over <- struct{}{}
+		})
+	}
+	if n == 0 {
+		return
+	}
+	limit := time.NewTimer(writingWait)
+	defer limit.Stop()
+	for range n {
+		select {
+		case <-over:
+		case <-limit.C:
+			return
 		}
 	}
 }

@@ -20,8 +20,18 @@ type writing struct {
 	mtime attr.Time
 	// through: the call waits for the answers. Otherwise data is gathered under the locks.
 	through bool
-	// paged: the kernel may keep pages of what is written.
-	paged bool
+	// pages are the file's bytes of which the kernel may hold valid pages because of this write: whole ones, since a page that
+	// is written in part does not become valid by that. Empty for none.
+	pages extent.Extent
+}
+
+// wholePages is what of a file's e are pages written from end to end.
+func wholePages(e extent.Extent) extent.Extent {
+	e.Start, e.End = (e.Start+pageSize-1)/pageSize*pageSize, e.End/pageSize*pageSize
+	if e.Start >= e.End {
+		return extent.Extent{}
+	}
+	return e
 }
 
 // WriteAt is Write of one piece, gathered or, when direct is set, written through.
@@ -57,9 +67,14 @@ func (f *File) write(ctx context.Context, w writing, h *How) (int, error) {
 		return 0, f.fail(status.FileTooBig)
 	}
 	f.changed(w.mtime)
-	w.through, w.paged = h.Direct, !h.Direct
+	w.through = h.Direct
+	whole := extent.Extent{Start: w.off, End: w.off + w.n}
 	if h.Mapped {
+		w.pages = whole
 		return w.mapped(ctx)
+	}
+	if !h.Direct {
+		w.pages = wholePages(whole)
 	}
 	if c, ok := f.chunk(w.off, w.n); ok {
 		return w.one(ctx, c, h)
@@ -137,8 +152,8 @@ func (w *writing) piece(ctx context.Context, c layout.Chunk, b []byte, pin *osc.
 			o.Grown(end)
 		}
 		pin.Wrote(end)
-		if w.paged {
-			pin.Touch(end)
+		if e := w.pages.Intersect(extent.Extent{Start: c.FileOffset, End: c.FileOffset + uint64(n)}); !e.Empty() {
+			pin.Touch(c.ObjectOffset + (e.End - c.FileOffset))
 		}
 		w.f.grow(c.FileOffset + uint64(n))
 	}
@@ -274,7 +289,7 @@ func (f *File) Append(ctx context.Context, data [][]byte, mtime attr.Time, direc
 		return 0, 0, err
 	}
 	defer f.gate.leave()
-	w := writing{f: f, data: data, mtime: mtime, through: direct, paged: !direct}
+	w := writing{f: f, data: data, mtime: mtime, through: direct}
 	for _, b := range data {
 		w.n += uint64(len(b))
 	}
@@ -285,6 +300,9 @@ func (f *File) Append(ctx context.Context, data [][]byte, mtime attr.Time, direc
 		return w.off, 0, f.fail(status.FileTooBig)
 	}
 	f.changed(mtime)
+	if !direct { // the kernel does not know where its pages' bytes went
+		w.pages = extent.Extent{Start: w.off, End: w.off + w.n}
+	}
 	n, err = w.under(ctx, p)
 	return w.off, n, err
 }
