@@ -2,6 +2,7 @@ package mdc_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -182,5 +183,70 @@ func TestNoIdentifiersIsAnError(t *testing.T) {
 	}
 	if n := asked.Load(); n != 1 {
 		t.Fatalf("asked %d times", n)
+	}
+}
+
+// TestOvertakenIdentifierIsReplaced: an operation whose identifier has fallen too far behind others on its way is sent again
+// under a fresh one, and not for ever.
+func TestOvertakenIdentifierIsReplaced(t *testing.T) {
+	var refuse, asked atomic.Int64
+	seen := make(map[uint32]bool) // of the server's, one request at a time
+	c, _ := newMDC(t, 0, func(call *rpc.Call) error {
+		overtaken := func(oid uint32) error {
+			if seen[oid] || oid == 0 {
+				t.Errorf("identifier %d comes twice", oid)
+			}
+			seen[oid] = true
+			if asked.Add(1) <= refuse.Load() {
+				return status.Overtaken
+			}
+			return nil
+		}
+		switch call.Header.Op {
+		case wire.OpSeq:
+			call.Reply = &wirepb.SeqReply{First: uint64(fid.SeqFirst), Count: 1}
+			return nil
+		case wire.OpCreate:
+			var q wirepb.CreateRequest
+			if err := call.Decode(&q); err != nil {
+				return err
+			}
+			if err := overtaken(q.Oid); err != nil {
+				return err
+			}
+			call.Reply = &wirepb.EntryReply{Attr: &wirepb.Attr{Seq: q.Seq, Oid: q.Oid, Mode: q.Mode}}
+			return nil
+		case wire.OpRename:
+			var q wirepb.RenameRequest
+			if err := call.Decode(&q); err != nil {
+				return err
+			}
+			if err := overtaken(q.WhiteoutOid); err != nil {
+				return err
+			}
+			return status.NotExist
+		}
+		return status.NotSupport
+	})
+	create := func(n int64) (fid.FID, error) {
+		refuse.Store(n)
+		asked.Store(0)
+		var e mdc.Entry
+		err := c.Create(t.Context(), &mdc.Caller{}, fid.Root, "n", &mdc.Creation{Mode: attr.TypeFifo}, &e)
+		return e.Attr.FID, err
+	}
+	if f, err := create(1); err != nil || asked.Load() != 2 || !seen[f.OID] {
+		t.Errorf("create of %v: %v after %d requests", f, err, asked.Load())
+	}
+	if _, err := create(1 << 20); !errors.Is(err, status.Overtaken) || asked.Load() > 8 {
+		t.Errorf("create that is always overtaken: %v after %d requests", err, asked.Load())
+	}
+	refuse.Store(1)
+	asked.Store(0)
+	var out mdc.Renamed
+	const whiteout = 4
+	err := c.Rename(t.Context(), &mdc.Caller{}, &mdc.Renaming{From: fid.Root, To: fid.Root, FromName: "a", ToName: "b", Flags: whiteout}, &out)
+	if status.Of(err) != status.NotExist || asked.Load() != 2 {
+		t.Errorf("rename: %v after %d requests", err, asked.Load())
 	}
 }

@@ -75,22 +75,20 @@ func (m *MDC) Create(ctx context.Context, c *Caller, parent fid.FID, name string
 			return err
 		}
 	}
-	f, err := m.newFID(ctx)
-	if err != nil {
-		return err
-	}
 	q := wirepb.CreateRequestFromVTPool()
 	defer q.ReturnToVTPool()
 	q.Caller = caller(c)
 	q.ParentSeq, q.ParentOid = uint64(parent.Seq), parent.OID
 	q.Name = append(q.Name[:0], name...)
-	q.Seq, q.Oid = uint64(f.Seq), f.OID
 	q.Mode, q.Rdev = what.Mode, what.Rdev
 	q.Symlink = append(q.Symlink[:0], what.Symlink...)
 	q.Layout = append(q.Layout[:0], what.Layout...)
 	q.Open, q.Flags, q.Tmpfile = what.Open, what.Flags, what.Tmpfile
 	q.Want = m.want(out.Want)
-	return m.entry(ctx, wire.OpCreate, q, out)
+	return m.withFID(ctx, func(f fid.FID) error {
+		q.Seq, q.Oid = uint64(f.Seq), f.OID
+		return m.entry(ctx, wire.OpCreate, q, out)
+	})
 }
 
 // Link gives an inode another name.
@@ -150,14 +148,6 @@ type Renamed struct {
 func (m *MDC) Rename(ctx context.Context, c *Caller, r *Renaming, out *Renamed) error {
 	q := wirepb.RenameRequestFromVTPool()
 	defer q.ReturnToVTPool()
-	const whiteout = 4
-	if r.Flags&whiteout != 0 {
-		f, err := m.newFID(ctx)
-		if err != nil {
-			return err
-		}
-		q.WhiteoutSeq, q.WhiteoutOid = uint64(f.Seq), f.OID
-	}
 	q.Caller = caller(c)
 	q.FromSeq, q.FromOid = uint64(r.From.Seq), r.From.OID
 	q.ToSeq, q.ToOid = uint64(r.To.Seq), r.To.OID
@@ -166,8 +156,19 @@ func (m *MDC) Rename(ctx context.Context, c *Caller, r *Renaming, out *Renamed) 
 	q.Flags = r.Flags
 	p := wirepb.RenameReplyFromVTPool()
 	defer p.ReturnToVTPool()
+	send := func(f fid.FID) (err error) {
+		q.WhiteoutSeq, q.WhiteoutOid = uint64(f.Seq), f.OID
+		out.Transno, err = m.change(ctx, wire.OpRename, q, p)
+		return err
+	}
+	const whiteout = 4
 	var err error
-	if out.Transno, err = m.change(ctx, wire.OpRename, q, p); err != nil {
+	if r.Flags&whiteout != 0 {
+		err = m.withFID(ctx, send)
+	} else {
+		err = send(fid.FID{})
+	}
+	if err != nil {
 		return err
 	}
 	if err := wire.Attr(p.Moved, &out.Moved); err != nil {

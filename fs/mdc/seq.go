@@ -57,6 +57,23 @@ func (m *MDC) newFID(ctx context.Context) (fid.FID, error) {
 	}
 }
 
+// overtakenMax bounds the identifiers that one operation uses up.
+const overtakenMax = 4
+
+// withFID runs a request that makes an inode under a fresh identifier. Requests overtake each other on their way; one whose
+// identifier has fallen too far behind by then has done nothing, and is sent again under another one.
+func (m *MDC) withFID(ctx context.Context, do func(f fid.FID) error) error {
+	for n := 1; ; n++ {
+		f, err := m.newFID(ctx)
+		if err != nil {
+			return err
+		}
+		if err = do(f); n == overtakenMax || status.Of(err) != status.Overtaken {
+			return err
+		}
+	}
+}
+
 // ForgetSequences gives the sequences up: an MDT that has evicted this client does not take them any more.
 func (m *MDC) ForgetSequences() {
 	m.seqMu.Lock()

@@ -65,6 +65,8 @@ const (
 	Stopping
 	// WrongTarget: the request names a target that does not live here.
 	WrongTarget
+	// Overtaken: the identifier of a new inode lies too far behind others of its client. Nothing was done: take another one.
+	Overtaken
 )
 
 // Error makes a Kind an error.
@@ -86,6 +88,8 @@ func (k Kind) Error() string {
 		return "target is stopping"
 	case WrongTarget:
 		return "no such target here"
+	case Overtaken:
+		return "identifier overtaken by younger ones"
 	}
 	if k < 1000 {
 		return syscall.Errno(k).Error()

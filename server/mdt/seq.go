@@ -75,7 +75,7 @@ func (u *use) appendTo(b []byte) []byte {
 	return b
 }
 
-// has reports whether id may not be used: it is in use or too far below the highest one.
+// has reports whether id may not be used: it is in use or behind.
 func (u *use) has(id uint32) bool {
 	if id > u.high {
 		return false
@@ -83,6 +83,9 @@ func (u *use) has(id uint32) bool {
 	d := u.high - id
 	return d >= useWindow || u.bits[d/64]&(1<<(d%64)) != 0
 }
+
+// behind reports whether id is so far below the highest one that nobody knows whether it is in use.
+func (u *use) behind(id uint32) bool { return id <= u.high && u.high-id >= useWindow }
 
 // add marks id.
 func (u *use) add(id uint32) {
@@ -227,7 +230,8 @@ func (o *op) seqKey(s fid.Seq) []byte {
 	return binary.BigEndian.AppendUint64(o.e.Alloc(8)[:0], uint64(s))
 }
 
-// claim takes a FID that the client has chosen for a new inode. unclaim gives it back when the operation fails.
+// claim takes a FID that the client has chosen for a new inode. unclaim gives it back when the operation fails. One that too
+// many younger ones have overtaken is of kind Overtaken: the client takes another.
 func (o *op) claim(f fid.FID) (*seqUse, error) {
 	s := o.xs.sequence(f.Seq)
 	if s == nil {
@@ -235,6 +239,9 @@ func (o *op) claim(f fid.FID) (*seqUse, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.use.behind(f.OID) {
+		return nil, status.Errorf(status.Overtaken, "mdt: %v of %s lies %d behind its highest", f, o.x.Peer, s.use.high-f.OID)
+	}
 	if s.use.has(f.OID) {
 		return nil, status.Errorf(status.Protocol, "mdt: %v of %s was used before", f, o.x.Peer)
 	}

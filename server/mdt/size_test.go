@@ -201,6 +201,10 @@ func TestSequences(t *testing.T) {
 	if err := try(a, fid.FID{Seq: f.Seq, OID: 150}); err != nil {
 		t.Fatalf("a lower one that was overtaken: %v", err)
 	}
+	if err := try(b, fid.FID{Seq: f.Seq + 1, OID: 5000}); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, "far behind", try(b, fid.FID{Seq: f.Seq + 1, OID: 2000}), status.Overtaken)
 	if err := a.do(wire.OpSync, &wirepb.SyncRequest{All: true}, nil); err != nil {
 		t.Fatal(err)
 	}
