@@ -203,9 +203,9 @@ func (x *Export) Serve(e *env.Env, c *rpc.Call) error {
 		x.t.recovery.replayed(x)
 		return nil
 	}
-	start := time.Now()
+	start, op := time.Now(), c.Header.Op // A call that is held may be another's when run returns.
 	err := x.run(e, c)
-	x.t.stats.observe(c.Header.Op, time.Since(start), err)
+	x.t.stats.observe(op, time.Since(start), err)
 	if err != nil && !errors.Is(err, rpc.ErrHeld) {
 		return Status(err)
 	}
