@@ -41,14 +41,14 @@ type world struct {
 	next  atomic.Uint64 // last value written; every one is used once
 	alone bool          // one worker per mount: what the kernel of a mount shows early to its own is not in the way
 
-	errMu   sync.Mutex
-	errs    []string // guarded by errMu
+	errMu sync.Mutex
+	errs  []string // guarded by errMu
 	// calls counts those on names; stale those of them that the kernel has refused itself: it knows a folder, which another mount
 	// has moved, by its old place, and cannot follow it there while one of its own renames runs. It then says ESTALE, on every
 	// network file system. Such a call has changed nothing.
 	calls, stale atomic.Int64
-	slowest atomic.Int64
-	slowWas atomic.Value // string: the call that took longest
+	slowest      atomic.Int64
+	slowWas      atomic.Value // string: the call that took longest
 }
 
 // worker makes random calls through one mount.
@@ -839,29 +839,51 @@ func onMapping(fd int, off int64, f func(b []byte) error) error {
 
 // --- the runs -------------------------------------------------------------------------------------------------------
 
-// relax leaves out looks at a file's data that its own mount was changing at that moment: the kernel of a mount shows
-// what is being written to its own processes before the server has it, and may show a page that a truncate is clearing.
+// relax takes from looks what the kernel of a mount tells its own processes of what another of them is changing at that moment.
+// It shows what is being written before the server has it, may show a page that a truncate is clearing, and shows names and
+// attributes as they were until its own call has returned, although the server has made the change and another mount has seen it.
+// A look at a name may be as old as the change; other looks are left out.
 func (w *world) relax() {
+	object := func(s *step) string {
+		if s.file != "" {
+			return s.file
+		}
+		return s.part
+	}
 	changes := map[string][]step{}
-	for _, s := range w.h.steps {
-		if s.file != "" && !s.look && s.kind != partLog {
-			changes[s.file] = append(changes[s.file], s)
+	for i := range w.h.steps {
+		if s := &w.h.steps[i]; !s.look && s.kind != partLog {
+			changes[object(s)] = append(changes[object(s)], *s)
 		}
 	}
 	kept := w.h.steps[:0]
 	for _, s := range w.h.steps {
-		drop := false
-		for _, c := range changes[s.file] {
-			if s.look && s.kind != partLog && (w.m.local || c.mount == s.mount) && c.worker != s.worker && c.call <= s.ret && s.call <= c.ret {
-				drop = true
-				break
+		in, named := s.in.(nameIn)
+		named = named && (in.op < opMakeIn || in.op == seeName || in.op >= seeFile)
+		keep, call := true, s.call
+		for _, c := range changes[object(&s)] {
+			if c.worker == s.worker || !w.m.local && c.mount != s.mount || c.call > s.ret || s.call > c.ret {
+				continue
+			}
+			switch {
+			case named && (s.look || in.op == opEnsure):
+				if of := c.in.(nameIn); of.op < opMakeIn && (of.touches(in.a) || in.op == seeNoPair && of.touches(in.b)) {
+					call = min(call, c.call)
+				}
+			case s.look && s.kind != partLog:
+				keep = false
 			}
 		}
-		if !drop {
+		if s.call = call; keep {
 			kept = append(kept, s)
 		}
 	}
 	w.h.steps = kept
+}
+
+// touches says whether a change of names is one of name.
+func (i nameIn) touches(name int8) bool {
+	return i.a == name || (i.op == opRename || i.op == opExchange) && i.b == name
 }
 
 // lastLook looks at everything from every mount when all is quiet.
