@@ -151,6 +151,9 @@ func (h *Handle) FID() fid.FID { return h.in.fid }
 // Append reports whether the handle was opened with O_APPEND.
 func (h *Handle) Append() bool { return h.append }
 
+// Direct reports whether the handle was opened with O_DIRECT.
+func (h *Handle) Direct() bool { return h.direct }
+
 // ID is the MDT's number of the open.
 func (h *Handle) ID() uint64 { return h.id }
 

@@ -147,10 +147,13 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to string) 
 func (f *FS) Access(<-chan struct{}, *fuse.AccessIn) fuse.Status { return fuse.ENOSYS }
 
 // openFlags says how the kernel caches an open file. A handle opened with O_APPEND goes past the cache: its offset is the
-// client's to find.
+// client's to find. So does one opened with O_DIRECT, whose reads would otherwise end in the cache where they are short.
 func (f *FS) openFlags(h *client.Handle) uint32 {
 	if h.Append() {
 		return fuse.FOPEN_DIRECT_IO
+	}
+	if h.Direct() {
+		return fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
 	}
 	// Pages lie under locks, which are given back when they are dropped.
 	return fuse.FOPEN_PARALLEL_DIRECT_WRITES | fuse.FOPEN_KEEP_CACHE

@@ -147,6 +147,9 @@ func (f *FS) putAttr(a *attr.Attr, out *fuse.Attr) {
 		Mode: a.Mode, Nlink: a.Nlink, Owner: fuse.Owner{Uid: a.UID, Gid: a.GID},
 		Rdev: a.Rdev, Blksize: blockSize,
 	}
+	if a.IsFile() {
+		f.kernel.told.tell(out.Ino, a.Size)
+	}
 	if f.opts.UID != nil {
 		out.Uid = *f.opts.UID
 	}
@@ -158,10 +161,13 @@ func (f *FS) putAttr(a *attr.Attr, out *fuse.Attr) {
 	}
 }
 
+// generation of all nodes: numbers are not used again.
+const generation = 1
+
 // putEntry answers with an inode that a name in a folder leads to. An empty name is of no entry.
 func (f *FS) putEntry(a *attr.Attr, parent uint64, name string, out *fuse.EntryOut) {
 	t := f.c.Tell(a, f.node(parent).Ino(), name)
-	*out = fuse.EntryOut{NodeId: f.number(a.FID), Generation: 1}
+	*out = fuse.EntryOut{NodeId: f.number(a.FID), Generation: generation}
 	if t.Entry {
 		out.SetEntryTimeout(cacheTime)
 	}

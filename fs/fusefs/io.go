@@ -1,6 +1,8 @@
 package fusefs
 
 import (
+	"time"
+
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/strakefs/strake/fs/client"
 	"github.com/strakefs/strake/fs/mdc"
@@ -23,9 +25,13 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	}
 	ctx := f.begin(cancel, in.Pid, opRead)
 	defer f.requests.free(ctx)
+	began := time.Now()
 	n, err := h.Read(ctx, buf[:min(int(in.Size), len(buf))], in.Offset)
 	if err != nil {
 		return nil, f.code("read", in.NodeId, err)
+	}
+	if end := in.Offset + uint64(n); n < int(in.Size) && f.kernel.told.since(in.NodeId, began, end) && !h.Append() && !h.Direct() {
+		f.shorten(in.NodeId, end)
 	}
 	f.counts[opReadBytes].Observe(int64(n))
 	return fuse.ReadResultData(buf[:n]), fuse.OK
@@ -55,6 +61,7 @@ func (f *FS) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (ui
 	r := f.writes.begin(in)
 	n, err := h.Write(ctx, &w)
 	f.writes.end(in.NodeId, r)
+	f.kernel.told.tell(in.NodeId, in.Offset+uint64(in.Size))
 	if err != nil && n == 0 {
 		return 0, f.code("write", in.NodeId, err)
 	}

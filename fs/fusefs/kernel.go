@@ -16,6 +16,10 @@ import (
 type kernel struct {
 	// device is the mount's "major:minor"; the minor one names the connection in fusectl. Set before requests are served.
 	device string
+	// dir is the mount point. Set before requests are served.
+	dir string
+	// told is what the kernel was told last.
+	told tellings
 
 	mu sync.Mutex
 	fd int // guarded by mu; -1 once closed
@@ -91,6 +95,8 @@ func (k *kernel) send(b []byte) error {
 // invalidate drops a node's attributes, and its pages from off on for n bytes, 0 for all; a negative off drops none.
 // ENOENT: the kernel does not know the node.
 func (k *kernel) invalidate(node uint64, off, n int64) error {
+	k.told.take(node)
+	defer k.told.take(node)
 	return k.notify(notifyInvalNode, node, uint64(off), uint64(n))
 }
 

@@ -143,6 +143,11 @@ func Start(o MountOptions) (*Mount, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("mount %s: %w", o.Dir, err)
 	}
+	if k.dir, err = filepath.Abs(o.Dir); err != nil {
+		k.close()
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("mount %s: %w", o.Dir, err)
+	}
 	if err := mountKernel(fd, &o); err != nil {
 		k.close()
 		_ = unix.Close(fd)

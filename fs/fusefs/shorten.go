@@ -1,0 +1,128 @@
+package fusefs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// This file keeps the kernel from taking a short READ for a hole.
+//
+// The kernel fills what a READ leaves of its pages with zeros, and shows a reader as much of them as it believes the file to be
+// long. A short READ tells it the end, but it listens only if nothing has told it of the file since it began to send the READ:
+// attributes, a WRITE, or pages and attributes taken back. That is what happens when another client truncates: the READ waits
+// for the lock that the truncate has, and meanwhile what lay under this mount's locks is taken back.
+//
+// So when a READ ends before the end of its pages, and something was told of the file meanwhile, its answer is kept until the kernel has
+// the size: a stat of our own through the mount brings it.
+
+const (
+	// told counts what was told so long before a READ came as not told: it was on its way then.
+	takenBefore = 10 * time.Millisecond
+	toldBefore  = time.Millisecond
+	// shortenWait bounds how long an answer is kept.
+	shortenWait = 20 * time.Millisecond
+)
+
+// tellings remembers, by node, when the kernel was told something last. Slots are shared: what is lost by that is what a READ
+// and the end of a file that others change might meet within milliseconds.
+type tellings struct {
+	slots [1 << 12]telling
+}
+
+type telling struct {
+	taken atomic.Int64 // when something was taken back, in nanoseconds
+	told  atomic.Int64 // when a size was told
+	size  atomic.Uint64
+}
+
+// take notes that attributes or pages are being taken back.
+func (t *tellings) take(node uint64) { t.slots[slotOf(node)].taken.Store(time.Now().UnixNano()) }
+
+// tell notes that the kernel is about to know a size.
+func (t *tellings) tell(node, size uint64) {
+	s := &t.slots[slotOf(node)]
+	s.size.Store(size)
+	s.told.Store(time.Now().UnixNano())
+}
+
+// since reports whether the kernel may not listen to a READ that came at began and ended at end.
+func (t *tellings) since(node uint64, began time.Time, end uint64) bool {
+	s := &t.slots[slotOf(node)]
+	at := began.UnixNano()
+	return s.taken.Load() > at-int64(takenBefore) || s.told.Load() > at-int64(toldBefore) && s.size.Load() > end
+}
+
+// shorten waits until the kernel believes a file to end at end or before. It is for a READ that is not answered yet.
+func (f *FS) shorten(node, end uint64) {
+	file, err := f.kernel.openNode(node)
+	if err != nil {
+		f.log.Debug("the kernel's size of a file is not known", "node", f.node(node), "err", err)
+		return
+	}
+	defer unix.Close(file)
+	var asked chan struct{}
+	limit := time.Now().Add(shortenWait)
+	for wait := 10 * time.Microsecond; ; wait = min(2*wait, time.Millisecond) {
+		size, err := sizeOf(file, unix.AT_STATX_DONT_SYNC)
+		if err != nil || size <= end || time.Now().After(limit) {
+			return
+		}
+		if asked == nil {
+			asked = f.askSize(node)
+		}
+		select {
+		case <-asked: // something was told meanwhile again
+			asked = nil
+		default:
+			time.Sleep(wait)
+		}
+	}
+}
+
+// askSize makes the kernel ask for the attributes. It enters the size and then waits for the pages behind it, which
+// the READ holds: so this is not waited for.
+func (f *FS) askSize(node uint64) chan struct{} {
+	done := make(chan struct{})
+	f.wait.Go(func() {
+		defer close(done)
+		if file, err := f.kernel.openNode(node); err == nil {
+			_, _ = sizeOf(file, unix.AT_STATX_FORCE_SYNC)
+			_ = unix.Close(file)
+		}
+	})
+	return done
+}
+
+func sizeOf(file, flags int) (uint64, error) {
+	var st unix.Statx_t
+	err := unix.Statx(file, "", unix.AT_EMPTY_PATH|flags, unix.STATX_SIZE, &st)
+	return st.Size, err
+}
+
+// fileidIno64Gen is the type of the kernel's file handles of FUSE nodes: node number and generation.
+const fileidIno64Gen = 0x81
+
+// openNode opens a node that the kernel has in use, as a place only (O_PATH): no request is sent.
+func (k *kernel) openNode(node uint64) (int, error) {
+	root, err := unix.Open(k.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(root)
+	var st unix.Statx_t
+	if err := unix.Statx(root, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st); err != nil {
+		return -1, err
+	}
+	if fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor) != k.device {
+		return -1, errors.New("something else is mounted there")
+	}
+	b := binary.NativeEndian.AppendUint32(nil, uint32(node>>32))
+	b = binary.NativeEndian.AppendUint32(b, uint32(node))
+	b = binary.NativeEndian.AppendUint32(b, generation)
+	return unix.OpenByHandleAt(root, unix.NewFileHandle(fileidIno64Gen, b), unix.O_PATH|unix.O_CLOEXEC)
+}
