@@ -149,7 +149,7 @@ func (d *Dir) keep(p *mdc.Page, at uint64) error {
 		e.Attr, e.Layout = x.Attr, append(e.Layout[:0], x.Layout...)
 		k := asked{at: at}
 		entry := name{}
-		if !isDots(x.Name) && !c.changes.since(parent, at) {
+		if !isDots(x.Name) {
 			entry = name{parent, string(x.Name)}
 		}
 		c.keep(&k, e, false, entry)

@@ -40,12 +40,7 @@ func (c *Client) Lookup(ctx context.Context, who *mdc.Caller, parent fid.FID, en
 	if e.Attr.FID != before {
 		k.n, k.held = nil, 0
 	}
-	if c.changes.since(parent.Ino(), k.at) {
-		// This mount has changed the folder meanwhile, perhaps this very name: the answer is not remembered.
-		c.keep(&k, e, false, name{})
-	} else {
-		c.keep(&k, e, false, name{parent.Ino(), entry})
-	}
+	c.keep(&k, e, false, name{parent.Ino(), entry})
 	return c.fillStat(ctx, e, nil, a, o)
 }
 
@@ -161,9 +156,9 @@ func (c *Client) Unlink(ctx context.Context, who *mdc.Caller, parent fid.FID, en
 	if err := c.mdc.Unlink(ctx, who, parent, entry, rmdir, &out); err != nil {
 		return err
 	}
-	c.nodes.removed(n, e)
-	c.names.remove(parent.Ino(), entry)
 	c.entered(&pk, parent, &out.Parent, out.Transno)
+	c.nodes.removed(e)
+	c.names.remove(parent.Ino(), entry)
 	c.left(&out.Child)
 	return c.settle(ctx, &out.Parent, parent)
 }
@@ -239,20 +234,20 @@ func (c *Client) Rename(ctx context.Context, who *mdc.Caller, r *mdc.Renaming) e
 	if err := c.mdc.Rename(ctx, who, r, &out); err != nil {
 		return err
 	}
-	if r.Flags&RenameExchange != 0 {
-		c.nodes.moved(target, dest, source)
-	} else {
-		c.nodes.removed(target, dest)
-	}
-	c.nodes.moved(moved, source, dest)
-	if r.Flags&(RenameExchange|RenameWhiteout) == 0 && out.Moved.FID != out.Target.FID {
-		c.names.remove(r.From.Ino(), r.FromName)
-	}
-	c.changed(out.Moved.FID.Ino())
 	c.entered(&from, r.From, &out.FromParent, out.Transno)
 	if r.To != r.From {
 		c.entered(&to, r.To, &out.ToParent, out.Transno)
 	}
+	c.nodes.removed(source)
+	c.nodes.removed(dest)
+	if r.Flags&RenameExchange != 0 {
+		c.nodes.moved(target, source)
+	}
+	c.nodes.moved(moved, dest)
+	if r.Flags&(RenameExchange|RenameWhiteout) == 0 && out.Moved.FID != out.Target.FID {
+		c.names.remove(r.From.Ino(), r.FromName)
+	}
+	c.changed(out.Moved.FID.Ino())
 	switch {
 	case out.Target.FID.IsZero():
 	case r.Flags&RenameExchange != 0:

@@ -182,34 +182,43 @@ func (t *nodes) hide(e name) *node {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	i := n.linkLocked(e)
-	if i < 0 {
+	if !n.hideLocked(e) {
 		return nil
 	}
-	n.names[i].hidden = true // It stays in the table: the next change of the name has to find it.
 	return n
 }
 
-// removed forgets an entry that this client has removed: the kernel has dropped it.
-func (t *nodes) removed(n *node, e name) {
+// hideLocked hides an entry of n, and reports whether n has it. It stays in the table: the next change of the name has to find it.
+func (n *node) hideLocked(e name) bool {
+	i := n.linkLocked(e)
+	if i < 0 {
+		return false
+	}
+	n.names[i].hidden = true
+	return true
+}
+
+// removed forgets an entry that this client has removed, whatever it leads to by now: a lookup that was answered before may have
+// brought it back. The kernel has dropped it, or moved it away.
+// Precondition: the change of the folder is marked, so that no such lookup comes after.
+func (t *nodes) removed(e name) {
+	n := t.byName(e.parent, e.name)
 	if n == nil {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if i := n.linkLocked(e); i >= 0 && n.names[i].hidden {
+	if i := n.linkLocked(e); i >= 0 {
 		t.unnameLocked(n, n.names[i:i+1])
 		n.names = slices.Delete(n.names, i, i+1)
 	}
 }
 
-// moved gives a node another entry for the one that a rename has taken from it: the kernel moves its own along with what it
-// may believe of it.
-func (t *nodes) moved(n *node, from, to name) {
+// moved gives a node the entry to which a rename has moved it: the kernel moves its own along with what it may believe of it.
+func (t *nodes) moved(n *node, to name) {
 	if n == nil {
 		return
 	}
-	t.removed(n, from)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.valid&ldlm.Lookup != 0 {
@@ -320,7 +329,11 @@ func (c *Client) keep(k *asked, e *mdc.Entry, own bool, entry name) {
 		}
 		return
 	}
+	known := n.leadsLocked(entry)
 	c.fillLocked(n, e, usable, entry)
+	if !own && !known && c.changes.since(entry.parent, k.at) {
+		n.hideLocked(entry) // This client has changed the folder meanwhile, perhaps this very name.
+	}
 }
 
 // fillLocked takes an answer's content into a node. Precondition: n.mu is held.
