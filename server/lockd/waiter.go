@@ -178,12 +178,15 @@ func (s *Server) wait(k *work, w *waiter, h ldlm.Handle) error {
 	}
 	cl := w.cl
 	cl.mu.Lock()
-	if old := cl.waits[w.own]; old != nil && old.waits() {
+	for old := cl.waits[w.own]; old != nil && old.waits(); old = cl.waits[w.own] {
 		cl.mu.Unlock()
-		k.handles = append(k.handles[:0], h)
-		s.ns.Cancel(s.now(), cl.id, k.handles, &k.fx)
-		s.run(k)
-		return status.Errorf(status.Protocol, "lockd: %s waits for two locks that it calls %v", cl.name, w.own)
+		if err := s.supersede(k, w, old); err != nil {
+			k.handles = append(k.handles[:0], h)
+			s.ns.Cancel(s.now(), cl.id, k.handles, &k.fx)
+			s.run(k)
+			return err
+		}
+		cl.mu.Lock()
 	}
 	w.mu.Lock()
 	w.handle = h
@@ -223,6 +226,18 @@ func (s *Server) endedEarly(k *work, w *waiter) error {
 	}
 	w.call.Reply = &k.reply
 	return s.answer(k, w, &k.reply, &a)
+}
+
+// supersede ends the wait of a request that was sent again while what had come on the lost connection was still being put to
+// the engine.
+func (s *Server) supersede(k *work, w, old *waiter) error {
+	switch {
+	case w.call.Header.Flags&wire.FlagResent == 0:
+		return status.Errorf(status.Protocol, "lockd: %s waits for two locks that it calls %v", w.cl.name, w.own)
+	case s.withdraw(k, old, status.NotConnected):
+		return nil
+	}
+	return status.NotConnected // Its answer goes where nobody listens. Sent once more, the request finds the lock.
 }
 
 // withdraw ends a wait that its client, or its connection's end, gave up; a held call is answered with why. It returns false
