@@ -10,6 +10,7 @@ import (
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/store"
 )
@@ -131,82 +132,128 @@ func (s *Set) Allocate(ctx context.Context, tmpl *layout.Layout, own fid.FID) (*
 
 // fill chooses and takes until every stripe has its object.
 func (s *Set) fill(ctx context.Context, a *Allocation, c *layout.Component) error {
-	if err := s.try(a, c); err == nil || s.final(err, c) {
+	if err := s.try(a, c); err == nil || s.final(err, a, c) {
 		return err
 	}
-	var limit <-chan time.Time
+	begin := time.Now()
+	var limit *time.Timer
+	again := time.NewTicker(hurryEvery)
+	defer again.Stop()
 	for {
 		changed := s.watch() // Before the attempt: what changes after it is noticed.
 		err := s.try(a, c)
-		if err == nil || s.final(err, c) {
+		if err == nil || s.final(err, a, c) {
 			return err
 		}
 		if limit == nil {
-			wait := s.o.WaitLimit
-			if s.freeing() || s.away(c) {
-				wait = roomTime
-			}
-			t := time.NewTimer(wait)
-			defer t.Stop()
-			limit = t.C
+			limit = time.NewTimer(s.patience(a, c))
+			defer limit.Stop()
+			s.hurry(c)
 		}
 		select {
 		case <-changed:
+		case <-again.C:
+			s.hurry(c)
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for OSTs: %w", ctx.Err())
 		case <-s.ctx.Done():
 			return status.Errorf(status.Stopping, "the target is stopping")
-		case <-limit:
-			if errors.Is(err, errNotReady) {
+		case <-limit.C:
+			if !errors.Is(err, errNotReady) {
+				return err
+			}
+			// An OST that was away has come, and gets the time that others have.
+			left := s.o.WaitLimit - time.Since(begin)
+			if left <= 0 {
 				return status.Errorf(status.NoSpace, "OSTs made no objects for %v", s.o.WaitLimit)
 			}
-			return err
+			limit.Reset(left)
 		}
 	}
+}
+
+// patience is how long fill waits at first.
+func (s *Set) patience(a *Allocation, c *layout.Component) time.Duration {
+	if s.freeing(a) || a.away(c) {
+		return min(roomTime, s.o.WaitLimit)
+	}
+	return s.o.WaitLimit
+}
+
+// hurryEvery is the time between two tries to reach an OST that a create waits for: by itself a connection that was lost
+// for some seconds is tried as seldom as every few seconds.
+const hurryEvery = 250 * time.Millisecond
+
+// reconnecter is a Remote that can be told not to wait before it tries to connect again, as an rpc.Import.
+type reconnecter interface {
+	stater
+	Reconnect()
+}
+
+// hurry has the OSTs tried again that c asks for by index and that do not answer.
+func (s *Set) hurry(c *layout.Component) {
+	asked(c, func(i layout.OSTIndex) bool {
+		o := s.find(i)
+		if o == nil || o.up.Load() || o.deactivated.Load() {
+			return false
+		}
+		if r, ok := o.remote.(reconnecter); ok && r.State() == rpc.StateDisconn {
+			r.Reconnect()
+		}
+		return false
+	})
 }
 
 // roomTime is how long an unlink may take to make room on a full OST: the MDT's commit, which is hastened, the destroy,
 // and the OST's next word on its space.
 const roomTime = 4 * time.Second
 
-// freeing reports whether a full OST is about to get room: something on it was unlinked a moment ago.
-func (s *Set) freeing() bool {
-	for _, o := range s.list() {
-		if o.full.Load() && time.Since(time.Unix(0, o.destroyed.Load())) < roomTime {
+// freeing reports whether an OST that was full at a's last attempt is about to get room: something on it was unlinked a moment
+// ago.
+func (s *Set) freeing(a *Allocation) bool {
+	for i := range a.cands {
+		if !a.cands[i].Full {
+			continue
+		}
+		if o := s.find(a.cands[i].Index); o != nil && time.Since(time.Unix(0, o.destroyed.Load())) < roomTime {
 			return true
 		}
 	}
 	return false
 }
 
-// away reports whether an OST that c asks for by index does not answer: for a moment it may be starting.
-func (s *Set) away(c *layout.Component) bool {
-	is := func(i layout.OSTIndex) bool {
-		o := s.find(i)
-		return o != nil && !o.up.Load() && !o.deactivated.Load()
-	}
-	return slices.ContainsFunc(c.Wanted, is) || c.StripeOffset >= 0 && is(layout.OSTIndex(c.StripeOffset))
+// away reports whether, at the last attempt, an OST that c asks for by index did not answer: for a moment it may be starting.
+func (a *Allocation) away(c *layout.Component) bool {
+	return asked(c, func(i layout.OSTIndex) bool {
+		o := find(a.cands, i)
+		return o != nil && !o.Up && !o.Deactivated
+	})
 }
 
-// final reports whether waiting cannot mend err: everything but objects that are not ready, full OSTs that are about to
-// get room, and OSTs that are all down, as they are for a moment when the file system starts.
-func (s *Set) final(err error, c *layout.Component) bool {
+// asked reports whether fn holds for an OST that c asks for by index, and asks no further then.
+func asked(c *layout.Component, fn func(layout.OSTIndex) bool) bool {
+	return slices.ContainsFunc(c.Wanted, fn) || c.StripeOffset >= 0 && fn(layout.OSTIndex(c.StripeOffset))
+}
+
+// final reports whether waiting cannot mend err, the last attempt's: everything but objects that are not ready, full OSTs that
+// are about to get room, and OSTs that are all down, as they are for a moment when the file system starts. What the attempt
+// saw counts: an OST may have come since.
+func (s *Set) final(err error, a *Allocation, c *layout.Component) bool {
 	if errors.Is(err, errNotReady) {
 		return false
 	}
 	if !errors.Is(err, status.NoSpace) {
 		return true
 	}
-	if s.away(c) {
+	if a.away(c) {
 		return false
 	}
-	if s.freeing() {
+	if s.freeing(a) {
 		s.o.Device.Hasten(s.o.Device.Last())
 		return false
 	}
-	all := s.list()
-	for _, o := range all {
-		if o.up.Load() || o.deactivated.Load() {
+	for i := range a.cands {
+		if a.cands[i].Up || a.cands[i].Deactivated {
 			return true
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,7 +47,11 @@ type oss struct {
 }
 
 func newCluster(t testing.TB, count int, o osp.Options) *cluster {
-	c := &cluster{t: t, pipe: rpc.NewPipe(), disk: memdev.NewDisk(), o: o, env: env.New()}
+	return newClusterOn(t, rpc.NewPipe(), count, o)
+}
+
+func newClusterOn(t testing.TB, pipe *rpc.Pipe, count int, o osp.Options) *cluster {
+	c := &cluster{t: t, pipe: pipe, disk: memdev.NewDisk(), o: o, env: env.New()}
 	for i := range count {
 		c.osts = append(c.osts, &oss{disk: memdev.NewDisk(), every: 5 * time.Millisecond})
 		c.startOST(i)
@@ -358,6 +363,58 @@ func TestDownAndDeactivatedOSTsAreAvoided(t *testing.T) {
 	eventually(t, "OST 1 is up", func() bool { return c.set.OSTs()[1].State() == "up" })
 	if sp := c.set.Statfs(); sp.TotalBytes != 2<<40 {
 		t.Fatalf("space %+v", sp)
+	}
+}
+
+// watched is an import that tells when it is asked to try again.
+type watched struct {
+	*rpc.Import
+	hurried func()
+}
+
+func (w *watched) Reconnect() {
+	w.hurried()
+	w.Import.Reconnect()
+}
+
+// TestCreateReachesForAnOSTThatIsAway: a create that names an OST which was away for long does not wait for the next try that
+// its connection would make by itself.
+func TestCreateReachesForAnOSTThatIsAway(t *testing.T) {
+	var hurried atomic.Int32
+	came := make(chan struct{})
+	pipe := rpc.NewPipe()
+	c := newClusterOn(t, pipe, 2, osp.Options{Connect: func(i layout.OSTIndex, addresses []string, ev osp.Events) (osp.Remote, error) {
+		imp, err := rpc.NewImport(rpc.ImportOptions{
+			Transport: pipe, Addresses: addresses, FSName: "strake", Target: fmt.Sprintf("strake-OST%04x", i), UUID: [16]byte{1},
+			Kind: rpc.KindMDT, OnConnect: ev.Connected, OnCommitted: ev.Committed,
+		})
+		return &watched{imp, func() {
+			if i != 1 {
+				t.Errorf("OST %d is told to reconnect", i)
+			}
+			if hurried.Add(1) == 3 {
+				close(came)
+			}
+		}}, err
+	}})
+	c.stopOST(1)
+	eventually(t, "OST 1 is down", func() bool { return c.set.OSTs()[1].State() == "down" })
+	made := make(chan error, 1)
+	go func() {
+		tmpl := layout.Plain(1, 0)
+		tmpl.Components[0].StripeOffset = 1
+		a, err := c.set.Allocate(ctx10(t), &tmpl, fid.Root)
+		a.Release()
+		made <- err
+	}()
+	select {
+	case <-came: // again and again
+		c.startOST(1)
+	case err := <-made:
+		t.Fatalf("%v after %d tries", err, hurried.Load())
+	}
+	if err := <-made; err != nil {
+		t.Fatal(err)
 	}
 }
 
