@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,6 +21,9 @@ type kernel struct {
 	dir string
 	// told is what the kernel was told last.
 	told tellings
+	// opener is the thread that opens the root for openRoot, 0 for none; rootMu lets one at a time.
+	rootMu sync.Mutex
+	opener atomic.Int64
 
 	mu sync.Mutex
 	fd int // guarded by mu; -1 once closed

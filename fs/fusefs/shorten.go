@@ -4,9 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"time"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -73,7 +75,7 @@ func (f *FS) shorten(node, end uint64) {
 			return
 		}
 		if asked == nil {
-			asked = f.askSize(node)
+			asked = f.askSize(file)
 		}
 		select {
 		case <-asked: // something was told meanwhile again
@@ -86,14 +88,16 @@ func (f *FS) shorten(node, end uint64) {
 
 // askSize makes the kernel ask for the attributes. It enters the size and then waits for the pages behind it, which
 // the READ holds: so this is not waited for.
-func (f *FS) askSize(node uint64) chan struct{} {
+func (f *FS) askSize(file int) chan struct{} {
 	done := make(chan struct{})
+	own, err := unix.FcntlInt(uintptr(file), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return done
+	}
 	f.wait.Go(func() {
-		defer close(done)
-		if file, err := f.kernel.openNode(node); err == nil {
-			_, _ = sizeOf(file, unix.AT_STATX_FORCE_SYNC)
-			_ = unix.Close(file)
-		}
+		_, _ = sizeOf(own, unix.AT_STATX_FORCE_SYNC)
+		_ = unix.Close(own)
+		close(done)
 	})
 	return done
 }
@@ -107,9 +111,10 @@ func sizeOf(file, flags int) (uint64, error) {
 // fileidIno64Gen is the type of the kernel's file handles of FUSE nodes: node number and generation.
 const fileidIno64Gen = 0x81
 
-// openNode opens a node that the kernel has in use, as a place only (O_PATH): no request is sent.
+// openNode opens a node that the kernel has in use, as a place only (O_PATH). That needs an open folder of the mount: it is opened
+// for as long as this takes, because the mount is busy meanwhile.
 func (k *kernel) openNode(node uint64) (int, error) {
-	root, err := unix.Open(k.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := k.openRoot()
 	if err != nil {
 		return -1, err
 	}
@@ -124,5 +129,22 @@ func (k *kernel) openNode(node uint64) (int, error) {
 	b := binary.NativeEndian.AppendUint32(nil, uint32(node>>32))
 	b = binary.NativeEndian.AppendUint32(b, uint32(node))
 	b = binary.NativeEndian.AppendUint32(b, generation)
+	// An O_PATH open of a file sends nothing.
 	return unix.OpenByHandleAt(root, unix.NewFileHandle(fileidIno64Gen, b), unix.O_PATH|unix.O_CLOEXEC)
+}
+
+// openRoot opens the mount's root. The OPENDIR that comes is known by its thread and answered at once: see isOwn.
+func (k *kernel) openRoot() (int, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	k.rootMu.Lock()
+	defer k.rootMu.Unlock()
+	k.opener.Store(int64(unix.Gettid()))
+	defer k.opener.Store(0)
+	return unix.Open(k.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOATIME, 0)
+}
+
+// isOwn reports whether an OPENDIR of the root is openRoot's.
+func (k *kernel) isOwn(h *fuse.InHeader) bool {
+	return h.NodeId == fuse.FUSE_ROOT_ID && h.Pid != 0 && int64(h.Pid) == k.opener.Load()
 }
