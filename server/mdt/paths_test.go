@@ -12,7 +12,7 @@ import (
 func TestPathsForPeople(t *testing.T) {
 	c := newCluster(t)
 	cl := c.client()
-	d := cl.must(fid.Root, "d", dir|0o000)
+	d := cl.must(fid.Root, "d", dir) // mode 0
 	f := cl.must(d, "f", reg|0o600)
 	if _, err := cl.link(root, f, fid.Root, "g"); err != nil {
 		t.Fatal(err)
