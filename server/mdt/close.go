@@ -173,8 +173,13 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 		o.h.stats.opens.Add(-1)
 	}
 	// Without UPDATE the report changed nothing when it was looked at, and others may have changed the record since.
-	if n.IsFile() && !o.x.ReadOnly && o.locks.find(f).bits&ldlm.Update != 0 && o.applyReport(n, r, st) {
-		o.put(n, false)
+	if n.IsFile() && !o.x.ReadOnly && o.locks.find(f).bits&ldlm.Update != 0 {
+		if o.applyReport(n, r, st) {
+			o.put(n, false)
+		}
+		if st.writer && attr.Valid(r.Valid).Has(attr.ValidSize) {
+			o.h.opens.sized(f)
+		}
 	}
 	return nil
 }
@@ -189,7 +194,7 @@ func (o *op) applyReport(n *inode, r *wirepb.SizeReport, st standing) (changed b
 	case !valid.Has(attr.ValidSize) || r.Size > attr.SizeMax:
 	case !n.SizeValid && !st.writer: // nothing that it knows counts any more
 	case !n.SizeValid && st.several:
-		if r.Size >= n.Size {
+		if r.Size >= n.Size || !st.reported {
 			n.Size, n.Blocks = r.Size, r.Blocks
 		}
 		n.SizeValid = st.last && st.whole

@@ -24,6 +24,9 @@ type openFile struct {
 	// cut: one of them has truncated it since then. The MDT hears of that before the OSTs cut, so that what others see of the
 	// size meanwhile may be of before.
 	cut bool
+	// reported: one of them has said a size since then. Before, the size in the record is that of earlier writers, of whom one may
+	// have cut what another counted.
+	reported bool
 	// tainted: a writer was evicted since the first of the present ones came, so nobody knows the size.
 	tainted bool
 }
@@ -122,7 +125,7 @@ func (t *openTable) addWriter(f fid.FID, x *export, handles int, gen uint32) {
 		if w == nil {
 			v.several = len(v.writers) > 0
 			if !v.several {
-				v.tainted, v.cut = false, false
+				v.tainted, v.cut, v.reported = false, false, false
 			}
 			v.writers = append(v.writers, writer{x: x})
 			w = &v.writers[len(v.writers)-1]
@@ -132,6 +135,16 @@ func (t *openTable) addWriter(f fid.FID, x *export, handles int, gen uint32) {
 		v.cut = v.cut || gen != 0
 	})
 	x.setWriting(f, true)
+}
+
+// sized notes that one of f's writers has said a size, if it has any still.
+func (t *openTable) sized(f fid.FID) {
+	s := t.shard(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := s.files[f]; v != nil {
+		v.reported = true
+	}
 }
 
 // closeWrite counts a handle open for write less. The client stays a writer until it reports.
@@ -150,13 +163,15 @@ type standing struct {
 	// whole: nobody whose bytes are not known has gone since the first of the present writers came, so that the writers' reports have the
 	// file's size. several: they were more than one, so that it is the greatest.
 	whole, several bool
+	// reported: one of the present writers has said a size.
+	reported bool
 }
 
 func (v *openFile) standing(x *export) standing {
 	if v == nil || v.find(x) == nil {
 		return standing{}
 	}
-	return standing{writer: true, whole: !v.tainted && !(v.several && v.cut), several: v.several}
+	return standing{writer: true, whole: !v.tainted && !(v.several && v.cut), several: v.several, reported: v.reported}
 }
 
 // standing is x's part in f.

@@ -101,6 +101,41 @@ func TestSizeValid(t *testing.T) {
 	}
 }
 
+// TestWritersAreNotHeldToASizeOfBefore: two writers, of whom one truncates, leave a size that is not valid; of the next two
+// the greatest report counts, though it is less.
+func TestWritersAreNotHeldToASizeOfBefore(t *testing.T) {
+	c := newCluster(t)
+	a, b := c.client(), c.client()
+	f := a.must(fid.Root, "f", reg|0o644)
+	both := func(size, other uint64, gen uint32, between func()) *wirepb.Attr {
+		ra, _ := a.open(root, f, oWronly)
+		rb, _ := b.open(root, f, oWronly)
+		between()
+		if err := a.closeFile(f, ra.Handle, report(size, 5000000000, gen, true)); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.closeFile(f, rb.Handle, report(other, 5000000001, gen, true)); err != nil {
+			t.Fatal(err)
+		}
+		r, err := a.getattr(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Attr
+	}
+	cut := func() {
+		if _, err := a.setattr(root, f, attr.ValidSize, &wirepb.Attr{Size: 10}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if x := both(10, 200, 1, cut); x.SizeValid {
+		t.Fatalf("after a truncate among two writers: %v", x)
+	}
+	if x := both(60, 50, 1, func() {}); !x.SizeValid || x.Size != 60 {
+		t.Fatalf("two writers report 60 and 50 bytes: %v", x)
+	}
+}
+
 // TestEvictedWriterLeavesSizeUnknown: nobody can say what it had written.
 func TestEvictedWriterLeavesSizeUnknown(t *testing.T) {
 	c := newCluster(t)
