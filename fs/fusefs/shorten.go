@@ -23,9 +23,8 @@ import (
 // the size: a stat of our own through the mount brings it.
 
 const (
-	// told counts what was told so long before a READ came as not told: it was on its way then.
-	takenBefore = 10 * time.Millisecond
-	toldBefore  = time.Millisecond
+	// toldBefore is how long before a READ came something may have been told that the kernel took in after it had begun the READ.
+	toldBefore = 10 * time.Millisecond
 	// shortenWait bounds how long an answer is kept.
 	shortenWait = 20 * time.Millisecond
 )
@@ -39,7 +38,8 @@ type tellings struct {
 type telling struct {
 	taken atomic.Int64 // when something was taken back, in nanoseconds
 	told  atomic.Int64 // when a size was told
-	size  atomic.Uint64
+	// size is the largest that was told lately: of those told at once the kernel need not take the last.
+	size atomic.Uint64
 }
 
 // take notes that attributes or pages are being taken back.
@@ -48,15 +48,18 @@ func (t *tellings) take(node uint64) { t.slots[slotOf(node)].taken.Store(time.No
 // tell notes that the kernel is about to know a size.
 func (t *tellings) tell(node, size uint64) {
 	s := &t.slots[slotOf(node)]
+	now := time.Now().UnixNano()
+	if s.told.Swap(now) > now-int64(toldBefore) {
+		size = max(size, s.size.Load())
+	}
 	s.size.Store(size)
-	s.told.Store(time.Now().UnixNano())
 }
 
 // since reports whether the kernel may not listen to a READ that came at began and ended at end.
 func (t *tellings) since(node uint64, began time.Time, end uint64) bool {
 	s := &t.slots[slotOf(node)]
-	at := began.UnixNano()
-	return s.taken.Load() > at-int64(takenBefore) || s.told.Load() > at-int64(toldBefore) && s.size.Load() > end
+	at := began.UnixNano() - int64(toldBefore)
+	return s.taken.Load() > at || s.told.Load() > at && s.size.Load() > end
 }
 
 // shorten waits until the kernel believes a file to end at end or before. It is for a READ that is not answered yet.
