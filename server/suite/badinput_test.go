@@ -337,7 +337,8 @@ func TestSilentMgsIsGivenUp(t *testing.T) {
 	must(t, err)
 	for name, addr := range map[string]string{"silent": l.Addr().String(), "closed": closed} {
 		t.Run(name, func(t *testing.T) {
-			short := []string{"STRAKE_MGS_TIMEOUT=2s"}
+			// A name of its own: this machine may keep a configuration from another MGS that had the port.
+			short := []string{"STRAKE_MGS_TIMEOUT=2s", "STRAKE_FSNAME=silent"}
 			refused(t, attempt{args: []string{"--role=client", "--mgs", addr, "--mount", mnt, "--insecure"}, env: short, limit: 40 * time.Second, says: []string{addr}})
 			refused(t, attempt{args: []string{"--role=oss", "--data", data, "--mgs", addr, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
 				"--insecure"}, env: short, limit: 40 * time.Second, same: []string{data}, says: []string{addr}})
