@@ -148,8 +148,7 @@ func (c *Client) Unlink(ctx context.Context, who *mdc.Caller, parent fid.FID, en
 	}
 	var out mdc.Unlinked
 	e := name{parent.Ino(), entry}
-	n := c.nodes.hide(e)
-	if n != nil {
+	if n := c.nodes.hide(e).n; n != nil {
 		c.stale(n.fid.Ino())
 	}
 	pk := c.entering(parent)
@@ -222,9 +221,9 @@ func (c *Client) Rename(ctx context.Context, who *mdc.Caller, r *mdc.Renaming) e
 	c.names.add(r.To.Ino(), r.ToName)
 	source, dest := name{r.From.Ino(), r.FromName}, name{r.To.Ino(), r.ToName}
 	moved, target := c.nodes.hide(source), c.nodes.hide(dest)
-	for _, n := range []*node{moved, target} {
-		if n != nil {
-			c.stale(n.fid.Ino())
+	for _, h := range []hidden{moved, target} {
+		if h.n != nil {
+			c.stale(h.n.fid.Ino())
 		}
 	}
 	from, to := c.entering(r.From), c.entering(r.To)
@@ -241,9 +240,9 @@ func (c *Client) Rename(ctx context.Context, who *mdc.Caller, r *mdc.Renaming) e
 	c.nodes.removed(source)
 	c.nodes.removed(dest)
 	if r.Flags&RenameExchange != 0 {
-		c.nodes.moved(target, source)
+		c.nodes.moved(target, out.Target.FID, source)
 	}
-	c.nodes.moved(moved, dest)
+	c.nodes.moved(moved, out.Moved.FID, dest)
 	if r.Flags&(RenameExchange|RenameWhiteout) == 0 && out.Moved.FID != out.Target.FID {
 		c.names.remove(r.From.Ino(), r.FromName)
 	}

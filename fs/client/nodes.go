@@ -174,18 +174,24 @@ func (t *nodes) unnameLocked(n *node, list []link) {
 	}
 }
 
-// hide hides one entry, which is about to change, and returns the node that it leads to, nil if that is not known.
-func (t *nodes) hide(e name) *node {
+// hidden is a node whose entry was hidden, nil for none, and its epoch then.
+type hidden struct {
+	n     *node
+	epoch uint32
+}
+
+// hide hides one entry, which is about to change, and returns the node that it leads to, if that is known.
+func (t *nodes) hide(e name) hidden {
 	n := t.byName(e.parent, e.name)
 	if n == nil {
-		return nil
+		return hidden{}
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !n.hideLocked(e) {
-		return nil
+		return hidden{}
 	}
-	return n
+	return hidden{n, n.epoch}
 }
 
 // hideLocked hides an entry of n, and reports whether n has it. It stays in the table: the next change of the name has to find it.
@@ -215,14 +221,20 @@ func (t *nodes) removed(e name) {
 }
 
 // moved gives a node the entry to which a rename has moved it: the kernel moves its own along with what it may believe of it.
-func (t *nodes) moved(n *node, to name) {
+// Where f is another inode, or a lock was lost meanwhile, the entry may lead elsewhere: then it stays hidden.
+func (t *nodes) moved(h hidden, f fid.FID, to name) {
+	n := h.n
 	if n == nil {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.valid&ldlm.Lookup != 0 {
-		t.nameLocked(n, to)
+	if n.valid&ldlm.Lookup == 0 {
+		return
+	}
+	t.nameLocked(n, to)
+	if n.fid != f || n.epoch != h.epoch {
+		n.hideLocked(to)
 	}
 }
 

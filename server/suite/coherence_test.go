@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -311,6 +312,10 @@ func (k *worker) lookup() {
 // lookDone records what a name led to, and the links of a file.
 func (k *worker) lookDone(call int64, a int8, out nameOut, st *unix.Stat_t, err error) {
 	in := nameIn{op: seeName, a: a}
+	if err != nil {
+		k.nameDone(call, in, out, err)
+		return
+	}
 	steps := []step{nameStep(in, out)}
 	if out.ino != 0 && !out.folder {
 		steps = append(steps, nameStep(nameIn{op: seeLinks, ino: st.Ino}, nameOut{n: int(st.Nlink)}))
@@ -407,7 +412,7 @@ func (k *worker) heldFile() {
 	case unix.EISDIR:
 		k.done("open", call, nil, nameStep(nameIn{op: seeFolder, a: a}, nameOut{}))
 	default:
-		k.done("open "+nameText(a), call, err)
+		k.nameDone(call, nameIn{op: seeName, a: a}, nameOut{}, err)
 	}
 }
 
@@ -842,7 +847,8 @@ func onMapping(fd int, off int64, f func(b []byte) error) error {
 // relax takes from looks what the kernel of a mount tells its own processes of what another of them is changing at that moment.
 // It shows what is being written before the server has it, may show a page that a truncate is clearing, and shows names and
 // attributes as they were until its own call has returned, although the server has made the change and another mount has seen it.
-// A look at a name may be as old as the change; other looks are left out.
+// A look at a name may be as old as the change; other looks are left out. Renames of
+// names that another mount moves are marked.
 func (w *world) relax() {
 	object := func(s *step) string {
 		if s.file != "" {
@@ -856,6 +862,18 @@ func (w *world) relax() {
 			changes[object(s)] = append(changes[object(s)], *s)
 		}
 	}
+	for i := range w.h.steps {
+		s := &w.h.steps[i]
+		in, ok := s.in.(nameIn)
+		if !ok || in.op != opRename || w.m.local {
+			continue
+		}
+		in.torn = slices.ContainsFunc(changes[object(s)], func(c step) bool {
+			o := c.in.(nameIn)
+			return c.mount != s.mount && o.op >= opRename && o.op <= opLink && (o.touches(in.a) || o.touches(in.b)) && c.call <= s.ret && s.call <= c.ret
+		})
+		s.in = in
+	}
 	kept := w.h.steps[:0]
 	for _, s := range w.h.steps {
 		in, named := s.in.(nameIn)
@@ -866,6 +884,7 @@ func (w *world) relax() {
 				continue
 			}
 			switch {
+			case named && w.m.local: // one kernel has one order of what happens to names
 			case named && (s.look || in.op == opEnsure):
 				if of := c.in.(nameIn); of.op < opMakeIn && (of.touches(in.a) || in.op == seeNoPair && of.touches(in.b)) {
 					call = min(call, c.call)

@@ -71,10 +71,13 @@ func (h *history) add(steps ...step) {
 }
 
 // models are the sequential specifications.
-func models(kind partKind) porcupine.Model {
+func models(steps []step) porcupine.Model {
 	var m porcupine.Model
-	switch kind {
+	switch steps[0].kind {
 	case partNames:
+		if slices.ContainsFunc(steps, torn) {
+			return tornModel()
+		}
 		m = porcupine.Model{Init: func() any { return names{} }, Step: func(s, in, out any) (bool, any) {
 			ok, next := s.(names).step(in.(nameIn), out.(nameOut))
 			return ok, next
@@ -92,6 +95,30 @@ func models(kind partKind) porcupine.Model {
 	}
 	m.Equal = func(a, b any) bool { return a == b }
 	return m
+}
+
+// torn says that a step is a rename that may have done nothing: see nameIn.
+func torn(s step) bool {
+	in, ok := s.in.(nameIn)
+	return ok && in.torn
+}
+
+// tornModel is that of names where a rename may have done nothing. A state is the list of those that there may be.
+func tornModel() porcupine.Model {
+	m := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{names{}} },
+		Step: func(s, in, out any) (list []any) {
+			if ok, next := s.(names).step(in.(nameIn), out.(nameOut)); ok {
+				list = append(list, next)
+			}
+			if in := in.(nameIn); in.torn {
+				list = append(list, s)
+			}
+			return list
+		},
+		Equal: func(a, b any) bool { return a == b },
+	}
+	return m.ToModel()
 }
 
 // violation is a part whose history no order explains.
@@ -125,22 +152,29 @@ func linearizable(steps []step, limit time.Duration) porcupine.CheckResult {
 	for i, s := range steps {
 		ops[i] = porcupine.Operation{ClientId: s.worker, Input: s.in, Call: s.call, Output: s.out, Return: s.ret}
 	}
-	return porcupine.CheckOperationsTimeout(models(steps[0].kind), ops, limit)
+	return porcupine.CheckOperationsTimeout(models(steps), ops, limit)
 }
 
-// shortest prints the end of the shortest beginning of a history, by the time of the calls, that no order explains. A call that is not in
-// it may be what explains it, which the reader has to see.
+// shortest prints the end of the shortest beginning of a history that no order explains: all calls begun before its last one, but
+// for the looks that had not returned by then. A change that is not in it may be what explains it, which the reader has to see.
 func shortest(steps []step) string {
-	n := sort.Search(len(steps), func(n int) bool { return linearizable(steps[:n+1], 10*time.Second) == porcupine.Illegal })
+	beginning := func(n int) []step {
+		return slices.DeleteFunc(slices.Clone(steps[:n+1]), func(s step) bool { return s.look && s.ret > steps[n].ret })
+	}
+	n := sort.Search(len(steps), func(n int) bool { return linearizable(beginning(n), 10*time.Second) == porcupine.Illegal })
 	from, to := max(0, n-30), min(len(steps), n+8)
-	return fmt.Sprintf("    (too many calls at once to tell for certain; up to call %d of %d, %v)\n%s", n, len(steps), steps[min(n, len(steps)-1)].in,
+	n = min(n, len(steps)-1)
+	return fmt.Sprintf("    (too many calls at once to tell for certain; up to call %d of %d, %v)\n%s", n, len(steps), describeSteps(steps[n:n+1]),
 		describeSteps(steps[from:to]))
 }
 
 // explain finds the first stretch between two quiet moments that no state before it allows, and prints it with the states
 // that there could be, and the calls that made them.
 func explain(steps []step) string {
-	m := models(steps[0].kind)
+	if slices.ContainsFunc(steps, torn) {
+		return shortest(steps)
+	}
+	m := models(steps)
 	states := map[any]bool{m.Init(): true}
 	for first := 0; first < len(steps); {
 		end, last := first+1, steps[first].ret
@@ -291,6 +325,9 @@ type nameIn struct {
 	op   nameOp
 	a, b int8
 	ino  uint64
+	// torn says that another mount changed one of the names of a rename meanwhile. When the kernel has looked up the first name before
+	// that and the second after it, both may lead to one inode, and rename(2) has nothing to do.
+	torn bool
 }
 
 func (i nameIn) String() string {
