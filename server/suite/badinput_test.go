@@ -312,7 +312,8 @@ func TestDamagedDatabaseIsRefused(t *testing.T) {
 		must(t, err)
 		rel, _ := filepath.Rel(data, path)
 		for kind, text := range map[string][]byte{
-			"truncated": whole[:len(whole)/2], "short": whole[:100], "empty": nil, "foreign": bytes.Repeat([]byte("not a database "), 4000),
+			// A database that has grown has room behind its pages, which it does not miss.
+			"truncated": whole[:min(len(whole)/2, 16<<10)], "short": whole[:100], "empty": nil, "foreign": bytes.Repeat([]byte("not a database "), 4000),
 			"no meta pages": append(make([]byte, min(len(whole), 8192)), whole[min(len(whole), 8192):]...),
 		} {
 			t.Run(strings.ReplaceAll(rel, "/", "|")+" "+kind, func(t *testing.T) {
