@@ -31,7 +31,8 @@
 //
 // SetExclusive says that the MDT's lock covers the size kept here. Otherwise: a read in front of the object's size as its lock
 // told needs nothing more, because nobody can cut there while the lock is held; behind it all objects are glimpsed, with the
-// locks pinned.
+// locks pinned. A glimpse of several objects sees one moment: it holds locks on all, or has seen the same twice. A truncate cuts
+// the object that makes the file long behind all others, so that the file is never of a size between the two.
 //
 // Lock order: tail, pins, gate, File.mu for finding objects, osc's locks, File.mu for errors and times. File.mu is never held over a
 // call that waits; Set.mu and gate.mu are innermost.

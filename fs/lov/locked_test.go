@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/layout"
 	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/lov"
@@ -168,6 +169,47 @@ func TestTruncateAgainstWriter(t *testing.T) {
 		if len(got) != 5*stripe+1 || got[5*stripe] != 2 || bytes.Count(got, []byte{1}) != int(size) {
 			t.Fatalf("%d bytes, %d ones of %d", len(got), bytes.Count(got, []byte{1}), size)
 		}
+	}
+}
+
+// TestSizeIsNotTorn: a file of several stripes is truncated to and fro as fast as it goes; another client sees one of the two sizes.
+// Who looks twice and sees the same may still have met two truncates alike: one such in tens of thousands is seen here.
+func TestSizeIsNotTorn(t *testing.T) {
+	s := newSite(t, siteOptions{osts: 4})
+	const long, short = 3*stripe + 700, stripe/2 + 1
+	a, b := s.join(osc.Options{}).open(7, 4), s.join(osc.Options{}).open(7, 4)
+	at := int64(0)
+	cut := func(size uint64) {
+		at++
+		if err := a.Truncate(bg, size, attr.Time{Sec: at}); err != nil {
+			t.Error(err)
+		}
+	}
+	cut(long)
+	looks := make(chan struct{})
+	var g sync.WaitGroup
+	g.Go(func() {
+		for range looks { // so that a look meets a few truncates, not all
+			cut(short)
+			cut(long)
+		}
+	})
+	seen := map[uint64]int{}
+	for range 300 {
+		looks <- struct{}{}
+		for range 2 {
+			z, err := b.Glimpse(bg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[z.Size]++
+		}
+	}
+	close(looks)
+	g.Wait()
+	torn := 600 - seen[long] - seen[short]
+	if torn > 2 {
+		t.Errorf("%d of 600 looks saw a size that the file never had: %v", torn, seen)
 	}
 }
 

@@ -37,24 +37,76 @@ func (f *File) Truncate(ctx context.Context, size uint64, mtime attr.Time) error
 		})
 	}, func() error {
 		f.changed(mtime)
-		err := f.eachSpan(p, func(sp *span) error {
-			o := &f.objects[sp.tag]
-			o.Cut(sp.e.Start)
-			// Old data may have been queued since prepare.
-			if err := o.Settle(context.Background(), sp.e); err != nil {
+		if err := f.cutAll(p, size, mtime); err != nil {
+			return err
+		}
+		f.SetSize(size)
+		return nil
+	})
+}
+
+// cutAll cuts or grows the objects in an order in which the file never seems to be of a size between the two: the object that
+// makes it as long as it was is cut behind all others, and the one that makes it longer is grown before them.
+func (f *File) cutAll(p *pins, size uint64, mtime attr.Time) error {
+	was, end := p.longest(f.Size())
+	first := -1
+	if size > was {
+		if sp := p.lastSpan(size-1, 1); sp != nil {
+			first = sp.tag
+			if err := f.cut(sp, mtime); err != nil {
 				return err
 			}
-			err := o.Punch(sp.e, mtime, sp.pin.Handle())
-			if err == nil {
-				sp.pin.Cut(sp.e.Start)
-			}
-			return err
-		})
-		if err == nil {
-			f.SetSize(size)
 		}
-		return err
+	}
+	err := f.eachSpan(p, func(sp *span) error {
+		if sp.tag == first || sp.tag == end && first < 0 {
+			return nil
+		}
+		return f.cut(sp, mtime)
 	})
+	if sp := p.of(end); err == nil && sp != nil && first < 0 {
+		return f.cut(sp, mtime)
+	}
+	return err
+}
+
+// longest is how long the file may be, as its locks tell or size, and the object that makes it so; -1 for none of them. A file that
+// fits in one stripe has -1: all its other objects are empty, and the order does not matter.
+func (p *pins) longest(size uint64) (was uint64, tag int) {
+	tag, data := -1, 0
+	for i := range p.list {
+		sp := &p.list[i]
+		n, _, known := sp.pin.Size()
+		if !known {
+			n = objectCut(sp.c, sp.s, size)
+		}
+		if n = max(n, p.f.objects[sp.tag].DirtyEnd()); n <= sp.e.Start {
+			continue // it has nothing to be cut off
+		}
+		data++
+		if end := sp.c.FileSize(sp.s, n); end > was {
+			was, tag = end, sp.tag
+		}
+	}
+	if data < 2 {
+		tag = -1
+	}
+	return max(was, size), tag
+}
+
+// cut makes an object as long as its span says.
+func (f *File) cut(sp *span, mtime attr.Time) error {
+	o := &f.objects[sp.tag]
+	o.Cut(sp.e.Start)
+	// Old data may have been queued since it was prepared.
+	if err := o.Settle(context.Background(), sp.e); err != nil {
+		return err
+	}
+	err := o.Punch(sp.e, mtime, sp.pin.Handle())
+	if err == nil {
+		sp.pin.Cut(sp.e.Start)
+	}
+	return err
 }
 
 // eachSpan runs fn for each span, in parallel, and returns the error of the lowest object.

@@ -7,6 +7,7 @@ import (
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/extent"
 	"github.com/strakefs/strake/fs/layout"
+	"github.com/strakefs/strake/fs/ldlm"
 )
 
 // truth reports whether the size kept here is the file's.
@@ -48,6 +49,7 @@ type Sizes struct {
 	Mtime, Ctime attr.Time
 	// Held says that locks which were held already told it, on all objects: no OST was asked.
 	Held bool
+	sum  uint64 // of what the objects' sizes make of the file's
 }
 
 // Glimpse asks what is the file's size now, on all OSTs in parallel, with what any client has not written back yet. A lock
@@ -72,12 +74,70 @@ func (f *File) Glimpse(ctx context.Context) (Sizes, error) {
 	return out, nil
 }
 
-// glimpse is Glimpse within a call.
+// looksMax bounds how often the objects of a file are asked that somebody else changes meanwhile. From timesMax on the same sizes
+// are enough, though the times say that there was a change between: there are few who change a file to and fro.
+const (
+	looksMax = 12
+	timesMax = 4
+)
+
+// glimpse is Glimpse within a call. A call of another client that changes several objects may come between the looks at two of
+// them: so it looks until it has seen the same twice, or under locks of all, which then asks nobody.
 func (f *File) glimpse(ctx context.Context) (Sizes, error) {
 	if len(f.objects) == 1 {
 		return f.glimpseFirst(ctx)
 	}
-	out := Sizes{Held: true}
+	out, err := f.look(ctx)
+	held := out.Held // else the locks are here only now
+	for n := 1; err == nil && !out.Held && n < looksMax && f.locked.Load(); n++ {
+		was := out
+		out, err = f.look(ctx)
+		if out.Size == was.Size && out.sum == was.sum && (n >= timesMax || out.Mtime == was.Mtime && out.Ctime == was.Ctime) {
+			break
+		}
+	}
+	out.Held = held
+	return out, err
+}
+
+// lookHeld is look with locks on all objects that are held already, if they are: they are pinned together, so that it sees one
+// moment. It asks nobody.
+func (f *File) lookHeld(ctx context.Context) (out Sizes, ok bool, err error) {
+	if !f.locked.Load() {
+		return Sizes{}, false, nil
+	}
+	p := f.takePins()
+	defer p.give()
+	p.all()
+	for i := range p.list {
+		if sp := &p.list[i]; !f.objects[sp.tag].TryLock(ldlm.PR, sp.e, &sp.pin) {
+			return Sizes{}, false, nil
+		}
+	}
+	out.Held = true
+	for i := range p.list {
+		sp := &p.list[i]
+		one, err := f.glimpseOne(ctx, sp.tag, sp.c, sp.s)
+		if err != nil {
+			return Sizes{}, false, err
+		}
+		out.add(&one)
+	}
+	return out, true, nil
+}
+
+func (s *Sizes) add(one *Sizes) {
+	s.Size, s.Blocks, s.sum = max(s.Size, one.Size), s.Blocks+one.Blocks, s.sum+one.Size
+	s.Mtime, s.Ctime = s.Mtime.Later(one.Mtime), s.Ctime.Later(one.Ctime)
+	s.Held = s.Held && one.Held
+}
+
+// look asks each object once.
+func (f *File) look(ctx context.Context) (Sizes, error) {
+	if out, ok, err := f.lookHeld(ctx); ok || err != nil {
+		return out, err
+	}
+	var out Sizes
 	var mu sync.Mutex
 	err := f.each(func(i int, c *layout.Component, s layout.StripeIndex) error {
 		one, err := f.glimpseOne(ctx, i, c, s)
@@ -86,9 +146,7 @@ func (f *File) glimpse(ctx context.Context) (Sizes, error) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		out.Size, out.Blocks = max(out.Size, one.Size), out.Blocks+one.Blocks
-		out.Mtime, out.Ctime = out.Mtime.Later(one.Mtime), out.Ctime.Later(one.Ctime)
-		out.Held = out.Held && one.Held
+		out.add(&one)
 		return nil
 	})
 	if err != nil {
