@@ -3,6 +3,7 @@ package fusefs
 import (
 	"context"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/strakefs/strake/fs/attr"
@@ -14,8 +15,13 @@ import (
 // GetAttr answers stat(2).
 func (f *FS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
 	var a attr.Attr
-	if code := f.getattr(cancel, &in.InHeader, in.Flags()&fuse.FUSE_GETATTR_FH != 0, &a); code != fuse.OK {
+	byHandle := in.Flags()&fuse.FUSE_GETATTR_FH != 0
+	began := time.Now()
+	if code := f.getattr(cancel, &in.InHeader, byHandle, &a); code != fuse.OK {
 		return code
+	}
+	if byHandle && a.IsFile() && f.kernel.told.takenSince(in.NodeId, began) {
+		f.lengthen(in.NodeId, a.Size) // the kernel asks by handle before it reads
 	}
 	f.putAttr(&a, &out.Attr)
 	out.SetTimeout(f.attrTimeout(&a))

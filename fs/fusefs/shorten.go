@@ -21,12 +21,17 @@ import (
 //
 // So when a READ ends before the end of its pages, and something was told of the file meanwhile, its answer is kept until the kernel has
 // the size: a stat of our own through the mount brings it.
+//
+// In the same way the kernel does not listen to the GETATTR that it sends before it reads behind the end that it knows, and would read
+// nothing where another client has written. Its answer is kept, too, until the kernel knows at least that size.
 
 const (
 	// toldBefore is how long before a READ came something may have been told that the kernel took in after it had begun the READ.
 	toldBefore = 10 * time.Millisecond
 	// shortenWait bounds how long an answer is kept.
 	shortenWait = 20 * time.Millisecond
+	// asksMax bounds the stats for one answer: the file may have been changed again.
+	asksMax = 4
 )
 
 // tellings remembers, by node, when the kernel was told something last. Slots are shared: what is lost by that is what a READ
@@ -62,8 +67,23 @@ func (t *tellings) since(node uint64, began time.Time, end uint64) bool {
 	return s.taken.Load() > at || s.told.Load() > at && s.size.Load() > end
 }
 
+// takenSince reports whether the kernel may not listen to an answer of attributes that were asked for at began.
+func (t *tellings) takenSince(node uint64, began time.Time) bool {
+	return t.slots[slotOf(node)].taken.Load() > began.UnixNano()-int64(toldBefore)
+}
+
 // shorten waits until the kernel believes a file to end at end or before. It is for a READ that is not answered yet.
 func (f *FS) shorten(node, end uint64) {
+	f.settle(node, func(size uint64) bool { return size <= end })
+}
+
+// lengthen waits until the kernel believes a file to end at end or behind. It is for a GETATTR that is not answered yet.
+func (f *FS) lengthen(node, end uint64) {
+	f.settle(node, func(size uint64) bool { return size >= end })
+}
+
+// settle makes the kernel ask for the attributes until what it believes the size to be is right, or shortenWait is over.
+func (f *FS) settle(node uint64, right func(size uint64) bool) {
 	file, err := f.kernel.openNode(node)
 	if err != nil {
 		f.log.Debug("the kernel's size of a file is not known", "node", f.node(node), "err", err)
@@ -71,13 +91,17 @@ func (f *FS) shorten(node, end uint64) {
 	}
 	defer unix.Close(file)
 	var asked chan struct{}
+	asks := 0
 	limit := time.Now().Add(shortenWait)
 	for wait := 10 * time.Microsecond; ; wait = min(2*wait, time.Millisecond) {
 		size, err := sizeOf(file, unix.AT_STATX_DONT_SYNC)
-		if err != nil || size <= end || time.Now().After(limit) {
+		if err != nil || right(size) || time.Now().After(limit) {
 			return
 		}
 		if asked == nil {
+			if asks++; asks > asksMax {
+				return
+			}
 			asked = f.askSize(file)
 		}
 		select {
