@@ -32,17 +32,17 @@ const (
 	budgetLow  = 1 << 20
 )
 
-// Budget bounds the memory that all mounts of a process take for inodes that are known under locks. It follows the number of
+// Budget bounds the memory that all mounts of a process take for inodes that are known under locks, and for pages of folders. It follows the number of
 // mounts: each may hold an equal part.
 type Budget struct {
 	mu     sync.Mutex
 	limit  int64                       // bytes; guarded by mu
-	caches map[*lockcache.Cache]string // with the path of the mount's parameters; guarded by mu
+	caches map[*lockcache.Cache]*pages // of each mount; guarded by mu
 }
 
 // NewBudget makes the budget of a process on a machine with memoryBytes of memory; 0 takes the most there is.
 func NewBudget(memoryBytes uint64) *Budget {
-	b := &Budget{limit: budgetMost, caches: make(map[*lockcache.Cache]string)}
+	b := &Budget{limit: budgetMost, caches: make(map[*lockcache.Cache]*pages)}
 	if memoryBytes != 0 {
 		b.limit = int64(max(budgetLow, min(memoryBytes/budgetPart, budgetMost)))
 	}
@@ -63,17 +63,17 @@ func (b *Budget) share() int64 {
 	return b.limit / int64(max(1, len(b.caches)))
 }
 
-// join gives a mount's lock cache its part.
-func (b *Budget) join(c *lockcache.Cache, prefix string, reg *stats.Registry) {
+// join gives a mount's lock cache and its pages their part.
+func (b *Budget) join(c *lockcache.Cache, p *pages, prefix string, reg *stats.Registry) {
 	b.mu.Lock()
-	b.caches[c] = prefix
+	b.caches[c] = p
 	b.shareLocked()
 	b.mu.Unlock()
 	if reg == nil {
 		return
 	}
 	reg.Param(prefix+"max_cached_objects_mb",
-		"Memory for inodes that are known under locks, in MiB, shared by the mounts of the process: 1/40 of the machine's, 256 at most.",
+		"Memory for inodes that are known under locks and pages of folders, in MiB, shared by the mounts of the process: 1/40 of the machine's, 256 at most.",
 		func() string { return strconv.FormatInt(b.Limit()>>20, 10) }, b.set)
 }
 
@@ -100,8 +100,11 @@ func (b *Budget) shareLocked() {
 	if len(b.caches) == 0 {
 		return
 	}
-	each := max((b.limit/int64(len(b.caches))-spareBytes)/objectBytes, leastObjects)
-	for c := range b.caches {
+	share := b.limit / int64(len(b.caches))
+	each := max((share-share/pagesPart-spareBytes)/objectBytes, leastObjects)
+	for c, p := range b.caches {
 		c.SetCeiling(int(each))
+		p.limit.Store(share / pagesPart)
+		p.shrink()
 	}
 }

@@ -64,6 +64,7 @@ type Client struct {
 	inodes  table
 	nodes   nodes
 	names   Names
+	pages   pages
 	changes changes
 	hot     hot
 	ahead   statahead
@@ -89,6 +90,7 @@ func New(o Options) *Client {
 	c.inodes.init()
 	c.nodes.init()
 	c.names.init(o.NamesMax)
+	c.pages.init()
 	c.ahead.init(c)
 	c.params.begin(o.Cache, o.Data)
 	c.entries.New = func() any { return new(mdc.Entry) }
@@ -106,7 +108,7 @@ func New(o Options) *Client {
 		o.Owner.c.Store(c)
 	}
 	if o.Budget != nil {
-		o.Budget.join(o.Locks, o.StatsPrefix, o.Stats)
+		o.Budget.join(o.Locks, &c.pages, o.StatsPrefix, o.Stats)
 	}
 	for i := range retireWorkers {
 		c.retire.workers.Add(1)

@@ -42,8 +42,12 @@ type Dir struct {
 func (c *Client) OpenDir(ctx context.Context, who *mdc.Caller, f fid.FID, flags uint32) (*Dir, error) {
 	e := c.entry()
 	defer c.putEntry(e)
+	k := c.ask(f, e)
 	if err := c.mdc.Open(ctx, who, f, flags, e); err != nil {
 		return nil, err
+	}
+	if e.Attr.FID == f {
+		c.keep(&k, e, false, name{})
 	}
 	d := &Dir{c: c, f: f, who: *who, handle: e.Handle}
 	d.who.Groups = append([]uint32(nil), who.Groups...)
@@ -104,20 +108,25 @@ func (d *Dir) fetch(ctx context.Context, plus bool) error {
 	if d.buf == nil {
 		d.buf = make([]byte, dirBuffer)
 	}
+	if n, eof, ok := d.c.cachedPage(d.f, d.at, plus, d.buf); ok {
+		d.next, d.eof = d.buf[:n], eof
+		return nil
+	}
 	p := mdc.Page{Cookie: d.at, Plus: plus, Buf: d.buf}
 	if plus && !d.held {
 		p.Want = wanted
 	}
-	at := d.c.changes.now()
+	k := d.c.pageAsked(d.f)
 	if err := d.c.mdc.Readdir(ctx, &d.who, d.f, &p); err != nil {
 		return err
 	}
 	if plus {
 		defer d.c.mdc.EndPage(&p)
-		if err := d.keep(&p, at); err != nil {
+		if err := d.keep(&p, k.at); err != nil {
 			return err
 		}
 	}
+	d.c.keepPage(&k, d.f, &p)
 	d.next, d.eof = d.buf[:p.N], p.EOF
 	return nil
 }

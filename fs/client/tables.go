@@ -30,6 +30,13 @@ func (c *Client) register(reg *stats.Registry, at string) {
 		s.Bytes = s.Entries * nameBytes
 		s.Rule = "names of the inodes in the table objects"
 	})
+	reg.Table(at+"pages", "Pages of folders, as READDIR answered them, under the folders' locks.", func(s *stats.TableStats) {
+		p := &c.pages
+		fill(s, p.byKey)
+		s.Hits, s.Misses, s.Evictions, s.Created = p.hits.Load(), p.misses.Load(), p.evicted.Load(), p.created.Load()
+		s.Bytes, s.LimitBytes = p.size(), p.limit.Load()
+		s.Rule = fmt.Sprintf("1/%d of the mount's share of max_cached_objects_mb", pagesPart)
+	})
 }
 
 // fill takes over what a map says of itself.
