@@ -30,10 +30,10 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	if err != nil {
 		return nil, f.code("read", in.NodeId, err)
 	}
-	if end := in.Offset + uint64(n); n < int(in.Size) && f.kernel.told.since(in.NodeId, began, end) && !h.Append() && !h.Direct() {
-		f.shorten(in.NodeId, end)
-	}
 	f.counts[opReadBytes].Observe(int64(n))
+	if n < int(in.Size) && !h.Append() && !h.Direct() {
+		return f.short(in.NodeId, buf[:n], in.Offset+uint64(n), began), fuse.OK
+	}
 	return fuse.ReadResultData(buf[:n]), fuse.OK
 }
 

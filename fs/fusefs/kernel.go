@@ -99,7 +99,7 @@ func (k *kernel) send(b []byte) error {
 // invalidate drops a node's attributes, and its pages from off on for n bytes, 0 for all; a negative off drops none.
 // ENOENT: the kernel does not know the node.
 func (k *kernel) invalidate(node uint64, off, n int64) error {
-	k.told.take(node)
+	k.told.await(node)
 	defer k.told.take(node)
 	return k.notify(notifyInvalNode, node, uint64(off), uint64(n))
 }

@@ -30,6 +30,8 @@ const (
 	toldBefore = 10 * time.Millisecond
 	// shortenWait bounds how long an answer is kept.
 	shortenWait = 20 * time.Millisecond
+	// answerWait bounds the wait for an answer that is on its way.
+	answerWait = 10 * time.Millisecond
 	// asksMax bounds the stats for one answer: the file may have been changed again.
 	asksMax = 4
 )
@@ -45,10 +47,48 @@ type telling struct {
 	told  atomic.Int64 // when a size was told
 	// size is the largest that was told lately: of those told at once the kernel need not take the last.
 	size atomic.Uint64
+	// answers counts short READs that are being answered: nothing is taken back between the look at what was told and the answer.
+	answers atomic.Int32
 }
 
 // take notes that attributes or pages are being taken back.
 func (t *tellings) take(node uint64) { t.slots[slotOf(node)].taken.Store(time.Now().UnixNano()) }
+
+// await is take, and waits for short READs that are being answered.
+func (t *tellings) await(node uint64) {
+	t.take(node)
+	s := &t.slots[slotOf(node)]
+	for wait := 5 * time.Microsecond; s.answers.Load() > 0 && wait < answerWait; wait *= 2 {
+		time.Sleep(wait)
+	}
+}
+
+// shortRead is the answer to a READ that ends before the end of its pages.
+type shortRead struct {
+	data []byte
+	of   *telling
+}
+
+func (r *shortRead) Bytes([]byte) ([]byte, fuse.Status) { return r.data, fuse.OK }
+
+func (r *shortRead) Size() int { return len(r.data) }
+
+// Done is called when the answer is about to be written, a few microseconds before the kernel has it.
+func (r *shortRead) Done() { r.of.answers.Add(-1) }
+
+// short begins the answer to a READ that came at began and has b alone.
+func (f *FS) short(node uint64, b []byte, end uint64, began time.Time) fuse.ReadResult {
+	t := &f.kernel.told
+	r := &shortRead{data: b, of: &t.slots[slotOf(node)]}
+	r.of.answers.Add(1)
+	if t.since(node, began, end) {
+		// What is taken back now may be what the kernel's own question waits for.
+		r.of.answers.Add(-1)
+		f.shorten(node, end)
+		r.of.answers.Add(1)
+	}
+	return r
+}
 
 // tell notes that the kernel is about to know a size.
 func (t *tellings) tell(node, size uint64) {
