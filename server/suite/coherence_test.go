@@ -650,7 +650,26 @@ func (k *worker) write() {
 			steps = append(steps, cellStep(i, cellIn{op: cellWrite, value: v}, nil))
 		}
 	}
+	if how != "direct" {
+		steps = append(steps, splitSteps(from, to)...)
+	}
 	k.done(fmt.Sprintf("%s write of %x to cells %d to %d", how, v, from, to-1), call, err, steps...)
+}
+
+// splitSteps are what a buffered write of cells from to to-1 may do beside what it says. The kernel sends what lies in the last page by
+// itself if it does not have that page whole: others see the size of before, and where one of them cuts the file between
+// the two, the second leaves a hole where the first was.
+func splitSteps(from, to int) (steps []step) {
+	page := os.Getpagesize()
+	last := (cellsFrom + to*cellBytes - 1) / page * page
+	if cellsFrom+from*cellBytes >= last {
+		return nil
+	}
+	steps = append(steps, lengthStep(lengthIn{size: int64(last), atLeast: true}, nil))
+	for i := 0; cellsFrom+i*cellBytes < last; i++ {
+		steps = append(steps, cellStep(i, cellIn{op: cellGrow}, nil))
+	}
+	return steps
 }
 
 // read reads a few cells in one call.
