@@ -193,10 +193,11 @@ type writeTable struct {
 // none: one that is written in part and was not in its cache. The kernel ends a request with such a page.
 type writing struct{ page int64 }
 
-func (t *writeTable) begin(in *fuse.WriteIn) *writing {
+// begin notes a WRITE. Of one past the cache (direct), as those of O_APPEND are, the kernel has no page locked.
+func (t *writeTable) begin(in *fuse.WriteIn, direct bool) *writing {
 	w := &writing{page: -1}
 	end := in.Offset + uint64(in.Size)
-	if in.Size > 0 && (end%pageSize != 0 || in.Offset%pageSize != 0 && in.Offset/pageSize == (end-1)/pageSize) {
+	if !direct && in.Size > 0 && (end%pageSize != 0 || in.Offset%pageSize != 0 && in.Offset/pageSize == (end-1)/pageSize) {
 		w.page = int64((end - 1) / pageSize * pageSize)
 	}
 	s := &t.shards[in.NodeId%64]

@@ -58,7 +58,7 @@ func (f *FS) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (ui
 		w.KillPriv = new(mdc.Caller)
 		f.caller(&in.InHeader, 0, w.KillPriv)
 	}
-	r := f.writes.begin(in)
+	r := f.writes.begin(in, (h.Append() || h.Direct()) && !w.Mapped)
 	n, err := h.Write(ctx, &w)
 	f.writes.end(in.NodeId, r)
 	f.kernel.told.tell(in.NodeId, in.Offset+uint64(in.Size))
