@@ -27,14 +27,14 @@ func (r Rate) PerSecond() float64 {
 }
 
 // CreateMany makes a fresh folder below dir and creates count empty files in it, one after the other, each by
-// open(O_CREAT|O_EXCL|O_WRONLY) and close. Making the folder and removing everything is outside the measured time.
+// open(O_CREAT|O_EXCL|O_WRONLY) and close. Making the folder is outside the measured time. The files stay: for seconds after
+// thousands were removed ext4 searches longer for a free inode, and whoever creates files on that disk next would pay for it.
 // It blocks until done or ctx ends, and returns the error of the first call that fails.
 func CreateMany(ctx context.Context, dir string, count int) (Rate, error) {
 	folder, err := os.MkdirTemp(dir, "createmany-")
 	if err != nil {
 		return Rate{}, fmt.Errorf("bench: createmany: %w", err)
 	}
-	defer os.RemoveAll(folder)
 	names := fileNames(folder, "f", count)
 	began := time.Now()
 	if err := createFiles(ctx, names, nil); err != nil {

@@ -143,14 +143,16 @@ func (p pattern) tasks(mounts []string, folder string) ([]task, error) {
 	return list, nil
 }
 
-// run runs the ranks in a fresh folder, checks what they have written and removes it. The rate counts bytes of records,
-// or files.
+// run runs the ranks in a fresh folder and checks what they have written. Records are removed; files stay, as those of
+// CreateMany. The rate counts bytes of records, or files.
 func (p pattern) run(ctx context.Context, mounts []string) (Rate, error) {
 	top, err := os.MkdirTemp(mounts[0], "hard-")
 	if err != nil {
 		return Rate{}, fmt.Errorf("bench: %w", err)
 	}
-	defer os.RemoveAll(top)
+	if !p.files {
+		defer os.RemoveAll(top)
+	}
 	tasks, err := p.tasks(mounts, filepath.Base(top))
 	if err != nil {
 		return Rate{}, err

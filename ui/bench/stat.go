@@ -14,13 +14,12 @@ const StatFiles = 1000
 
 // StatCached makes StatFiles empty files in a fresh folder below dir, lstats each once, and measures count further
 // lstats that go round them by their whole paths. Nothing changes the files meanwhile, so that a file system may answer
-// from what it remembers, and does as long as its rules let it.
+// from what it remembers, and does as long as its rules let it. The files stay, as those of CreateMany.
 func StatCached(ctx context.Context, dir string, count int) (Rate, error) {
 	folder, err := os.MkdirTemp(dir, "stat-")
 	if err != nil {
 		return Rate{}, fmt.Errorf("bench: stat: %w", err)
 	}
-	defer os.RemoveAll(folder)
 	names := fileNames(folder, "f", StatFiles)
 	if err := createFiles(ctx, names, nil); err != nil {
 		return Rate{}, err
