@@ -80,11 +80,11 @@ func (k *leaving) add(j *job) *leave {
 	return l
 }
 
-// begin notes that a Revoke begins.
+// begin notes that a Revoke begins. Who is being served already may still put something there that it does not see.
 func (k *leaving) begin(l *leave) {
 	k.mu.Lock()
 	l.rounds++
-	l.served = false
+	l.served = l.uses > 0
 	k.mu.Unlock()
 }
 

@@ -67,6 +67,39 @@ func TestReadIsServedUnderTheLeavingLock(t *testing.T) {
 	})
 }
 
+// TestRevokeRunsAgainForAReadFromBeforeIt: a READ is served under a lock that is called back before its Revoke begins, and brings its
+// pages while that runs, which had nothing to drop yet.
+func TestRevokeRunsAgainForAReadFromBeforeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{rounds: make(chan struct{}, 100), reads: make(chan struct{}, 100)}
+		f := newFixture(t, func(o *lockcache.Options) { o.Owner, o.Revokers = k, 1 })
+		defer f.Close()
+		other := f.acquire(lockcache.Request{Res: object(4), Mode: ldlm.PW, Extent: whole()})
+		g := f.acquire(lockcache.Request{Res: object(3), Mode: ldlm.PW, Extent: whole()})
+		f.Unpin(other.Handle)
+		f.Unpin(g.Handle)
+		for i, l := range []lockcache.Grant{other, g} {
+			if err := f.blocking(l.Handle, 0x101+uint64(i), object(uint64(4-i)), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-k.rounds // of the other lock, whose Revoke keeps this one's waiting
+		r := f.acquire(*readPages())
+		if !r.Leaving {
+			t.Fatalf("granted %+v", r)
+		}
+		k.reads <- struct{}{}
+		<-k.rounds
+		f.Unpin(r.Handle) // the READ has its bytes
+		k.reads <- struct{}{}
+		synctest.Wait()
+		if len(k.rounds) != 1 || slices.Contains(f.imp.sent(), "cancel [102]") {
+			t.Errorf("%d Revokes more, want 1; sent %q", len(k.rounds), f.imp.sent())
+		}
+		k.reads <- struct{}{}
+	})
+}
+
 // TestReadThatWaitsIsServedUnderTheLeavingLock: the READ asks for a lock just before the one it could use is called back.
 func TestReadThatWaitsIsServedUnderTheLeavingLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
