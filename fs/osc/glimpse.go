@@ -52,23 +52,26 @@ func (o *Object) glimpse(ctx context.Context) (Glimpse, error) {
 			g.Held = true
 			return g, nil
 		}
-		return o.ask(ctx) // nobody else writes under this lock, so that the OST and this client know all
+		return o.askUnder(ctx, &p)
 	}
 	v := o.newCover()
 	r := lockcache.Request{Res: ldlm.ObjectRes(o.id), Mode: ldlm.PR, Extent: whole, Flags: ldlm.Glimpse, Data: v}
 	l, err := o.osc.locks.Acquire(ctx, &r)
 	switch {
 	case errors.Is(err, status.NotExist):
+		o.osc.covers.remove(v)
 		return Glimpse{}, nil
 	case err != nil:
+		o.osc.covers.remove(v)
 		return Glimpse{}, fmt.Errorf("osc: %s: glimpse of object %v: %w", o.osc.o.Name, o.id, err)
 	case l.Matched:
+		o.osc.covers.remove(v)
 		p.take(o.osc, &l)
 		defer p.Unlock()
 		if g, ok := p.glimpse(); ok {
 			return g, nil
 		}
-		return o.ask(ctx)
+		return o.askUnder(ctx, &p)
 	}
 	o.osc.granted(v, &l)
 	if l.Handle != 0 {
@@ -83,6 +86,21 @@ func (o *Object) glimpse(ctx context.Context) (Glimpse, error) {
 		o.space.told(l.LVB.Blocks, l.LVB.Size)
 	}
 	return glimpsed(&l.LVB), nil
+}
+
+// askUnder asks the OST under a lock on the whole object: nobody else writes, so that the OST and this client know all, and the lock
+// knows it from then on.
+func (o *Object) askUnder(ctx context.Context, p *Pin) (Glimpse, error) {
+	if p.v == nil {
+		return o.ask(ctx)
+	}
+	o.osc.covers.ensure(p.v)
+	missed, dirty := p.v.missed.Load(), o.osc.dirtyEnd(o)
+	g, err := o.ask(ctx)
+	if err == nil {
+		p.v.asked(&g, max(g.Size, dirty, o.osc.dirtyEnd(o)), missed)
+	}
+	return g, err
 }
 
 // glimpse is what a lock on the whole object knows; false when it was granted to somebody who had left.

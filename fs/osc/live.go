@@ -112,11 +112,10 @@ func (o *Object) Holds() bool {
 	return l.of[o.id] != nil
 }
 
-// Grown tells the locks that this client holds on the object that it has end bytes at least, by a write that went under none
-// of them.
+// Grown tells the locks that this client holds on the object, or asks for, of a write to end that goes under none of them.
 func (o *Object) Grown(end uint64) {
 	if o.osc.locks != nil {
-		o.osc.covers.raise(o.id, end)
+		o.osc.covers.doubt(o.id, end)
 	}
 }
 

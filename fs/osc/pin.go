@@ -77,9 +77,11 @@ func (o *Object) lockSlow(ctx context.Context, a Ask, p *Pin) error {
 	}
 	g, err := c.locks.Acquire(ctx, &r)
 	if err != nil {
+		c.covers.remove(v)
 		return fmt.Errorf("osc: %s: lock of object %v: %w", c.o.Name, o.id, err)
 	}
 	if g.Leaving && a.Mapped && g.Desc.Mode == ldlm.PR && g.Why != lockcache.WhyBlocking {
+		c.covers.remove(v)
 		c.locks.Unpin(g.Handle)
 		*p = Pin{}
 		return nil
@@ -105,20 +107,20 @@ func (o *Object) learn(l *ldlm.LVB) {
 	}
 }
 
+// newCover is for a lock that is about to be asked for.
 func (o *Object) newCover() *cover {
-	return &cover{id: o.id, file: o.file, comp: o.comp, stripe: o.place, epoch: o.osc.epoch.Load()}
+	v := &cover{id: o.id, file: o.file, comp: o.comp, stripe: o.place, epoch: o.osc.epoch.Load()}
+	o.osc.covers.add(v)
+	return v
 }
 
 // granted enters what came with a lock that was asked for with v.
 func (c *OSC) granted(v *cover, g *lockcache.Grant) {
-	if g.Matched || g.Handle == 0 {
-		return
+	if g.Matched || g.Handle == 0 || v.epoch != c.epoch.Load() {
+		c.covers.remove(v)
 	}
-	if g.HasLVB {
+	if !g.Matched && g.Handle != 0 && g.HasLVB {
 		v.told(&g.LVB)
-	}
-	if v.epoch == c.epoch.Load() {
-		c.covers.add(v)
 	}
 }
 

@@ -140,7 +140,7 @@ func (o *Object) finish(w *write, err error) {
 	}
 	if err == nil && sent {
 		o.space.wrote(w.start, w.end, w.reply.Blocks)
-		o.osc.covers.wrote(o.id, w.end, max(o.space.blocks, w.reply.Blocks), nanoseconds(w.mtime))
+		o.osc.covers.wrote(w, max(o.space.blocks, w.reply.Blocks))
 		if t != nil && t.abandoned {
 			o.holder.Written(o.tag, w.end)
 		}
