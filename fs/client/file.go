@@ -154,6 +154,9 @@ func (h *Handle) Append() bool { return h.append }
 // Direct reports whether the handle was opened with O_DIRECT.
 func (h *Handle) Direct() bool { return h.direct }
 
+// Alone reports whether no other client can change the file's size.
+func (h *Handle) Alone() bool { return h.in.knows() }
+
 // ID is the MDT's number of the open.
 func (h *Handle) ID() uint64 { return h.id }
 

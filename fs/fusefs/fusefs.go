@@ -148,7 +148,7 @@ func (f *FS) putAttr(a *attr.Attr, out *fuse.Attr) {
 		Rdev: a.Rdev, Blksize: blockSize,
 	}
 	if a.IsFile() {
-		f.kernel.told.tell(out.Ino, a.Size)
+		f.kernel.told.tellAttr(out.Ino, a.Size)
 	}
 	if f.opts.UID != nil {
 		out.Uid = *f.opts.UID

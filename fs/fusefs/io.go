@@ -26,15 +26,29 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	ctx := f.begin(cancel, in.Pid, opRead)
 	defer f.requests.free(ctx)
 	began := time.Now()
-	n, err := h.Read(ctx, buf[:min(int(in.Size), len(buf))], in.Offset)
+	buf = buf[:min(int(in.Size), len(buf))]
+	n, err := h.Read(ctx, buf, in.Offset)
+	paged := !h.Append() && !h.Direct()
+	for again := 0; err == nil && paged && n < int(in.Size) && again < 2 && f.kernel.told.longer(in.NodeId, in.Offset+uint64(n), began); again++ {
+		// A longer file was told meanwhile: what was appended must not be missing from the page.
+		was := n
+		if n, err = h.Read(ctx, buf, in.Offset); n <= was {
+			break
+		}
+	}
 	if err != nil {
 		return nil, f.code("read", in.NodeId, err)
 	}
 	f.counts[opReadBytes].Observe(int64(n))
-	if n < int(in.Size) && !h.Append() && !h.Direct() {
-		return f.short(in.NodeId, buf[:n], in.Offset+uint64(n), began), fuse.OK
+	end := in.Offset + uint64(n)
+	r := fuse.ReadResultData(buf[:n])
+	if paged && n < int(in.Size) {
+		r = f.short(in.NodeId, buf[:n], end, began)
 	}
-	return fuse.ReadResultData(buf[:n]), fuse.OK
+	if paged && !h.Alone() {
+		r = f.uncut(r, in.NodeId, in.Offset, end, began)
+	}
+	return r, fuse.OK
 }
 
 // Write writes one piece.

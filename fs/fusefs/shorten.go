@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +23,10 @@ import (
 //
 // So when a READ ends before the end of its pages, and something was told of the file meanwhile, its answer is kept until the kernel has
 // the size: a stat of our own through the mount brings it.
+//
+// A size that it does take in cuts off what lies behind it in the page where the file ends, and it does so when that page's READ has been
+// answered: what other clients have appended since, and the READ has brought, becomes zeros that show when the file is known to be
+// longer. So the pages of such a READ are dropped, and no size is told until they are.
 //
 // In the same way the kernel does not listen to the GETATTR that it sends before it reads behind the end that it knows, and would read
 // nothing where another client has written. Its answer is kept, too, until the kernel knows at least that size.
@@ -49,6 +55,18 @@ type telling struct {
 	size atomic.Uint64
 	// answers counts short READs that are being answered: nothing is taken back between the look at what was told and the answer.
 	answers atomic.Int32
+	// tails counts READs whose pages have to go before another size is told.
+	tails atomic.Int32
+
+	mu    sync.Mutex
+	sizes [4]toldSize // that attributes told, the oldest at next; guarded by mu
+	next  uint8       // guarded by mu
+}
+
+// toldSize is a size that was told at a time in nanoseconds.
+type toldSize struct {
+	at   int64
+	size uint64
 }
 
 // take notes that attributes or pages are being taken back.
@@ -100,11 +118,76 @@ func (t *tellings) tell(node, size uint64) {
 	s.size.Store(size)
 }
 
+// tellAttr is tell for a size in attributes, which the kernel may cut at.
+func (t *tellings) tellAttr(node, size uint64) {
+	s := &t.slots[slotOf(node)]
+	for wait := 5 * time.Microsecond; s.tails.Load() > 0 && wait < answerWait; wait *= 2 {
+		time.Sleep(wait)
+	}
+	t.tell(node, size)
+	s.mu.Lock()
+	s.sizes[s.next] = toldSize{time.Now().UnixNano(), size}
+	s.next = (s.next + 1) % uint8(len(s.sizes))
+	s.mu.Unlock()
+}
+
+// least is the least size in attributes that the kernel may have taken in while a READ ran that came at began; 0 when there were many.
+func (t *tellings) least(node uint64, began time.Time) uint64 {
+	s := &t.slots[slotOf(node)]
+	at := began.UnixNano() - int64(toldBefore)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	least := uint64(math.MaxUint64)
+	for _, v := range s.sizes {
+		if v.at > at {
+			least = min(least, v.size)
+		}
+	}
+	if s.sizes[s.next].at > at {
+		return 0
+	}
+	return least
+}
+
+// cutRead is the answer to a READ that may be cut off at an older size.
+type cutRead struct {
+	fuse.ReadResult
+	f              *FS
+	node, off, end uint64
+	of             *telling
+}
+
+// Done is called when the answer is about to be written.
+func (r *cutRead) Done() {
+	r.f.wait.Go(func() {
+		_ = r.f.kernel.invalidate(r.node, int64(r.off), int64(r.end-r.off))
+		r.of.tails.Add(-1)
+	})
+	r.ReadResult.Done()
+}
+
+// uncut is the answer r to a READ of a file that others may change, which came at began and has the bytes from off to end.
+func (f *FS) uncut(r fuse.ReadResult, node uint64, off, end uint64, began time.Time) fuse.ReadResult {
+	least := f.kernel.told.least(node, began)
+	if least >= end || off == end {
+		return r
+	}
+	c := &cutRead{ReadResult: r, f: f, node: node, off: max(off, least), end: end, of: &f.kernel.told.slots[slotOf(node)]}
+	c.of.tails.Add(1)
+	return c
+}
+
 // since reports whether the kernel may not listen to a READ that came at began and ended at end.
 func (t *tellings) since(node uint64, began time.Time, end uint64) bool {
 	s := &t.slots[slotOf(node)]
 	at := began.UnixNano() - int64(toldBefore)
 	return s.taken.Load() > at || s.told.Load() > at && s.size.Load() > end
+}
+
+// longer reports whether a READ that came at began and ended at end may be from before the file was told to be longer.
+func (t *tellings) longer(node, end uint64, began time.Time) bool {
+	s := &t.slots[slotOf(node)]
+	return s.told.Load() > began.UnixNano()-int64(toldBefore) && s.size.Load() > end
 }
 
 // takenSince reports whether the kernel may not listen to an answer of attributes that were asked for at began.
