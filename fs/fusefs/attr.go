@@ -37,6 +37,9 @@ func (f *FS) getattr(cancel <-chan struct{}, h *fuse.InHeader, byHandle bool, a 
 	var who mdc.Caller
 	f.caller(h, 0, &who)
 	err := f.c.Getattr(ctx, &who, f.node(h.NodeId), a)
+	for again := 0; err == nil && again < asksMax && a.IsFile() && f.kernel.told.awaitTails(h.NodeId); again++ {
+		err = f.c.Getattr(ctx, &who, f.node(h.NodeId), a)
+	}
 	if status.Of(err) == status.NotExist && !byHandle {
 		err = status.Stale
 	}

@@ -23,7 +23,11 @@ func (f *FS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *
 	if name == ".." && h.NodeId == fuse.FUSE_ROOT_ID {
 		name = "."
 	}
-	if err := f.c.Lookup(ctx, &who, f.node(h.NodeId), name, &a); err != nil {
+	err := f.c.Lookup(ctx, &who, f.node(h.NodeId), name, &a)
+	for again := 0; err == nil && again < asksMax && a.IsFile() && f.kernel.told.awaitTails(f.number(a.FID)); again++ {
+		err = f.c.Lookup(ctx, &who, f.node(h.NodeId), name, &a)
+	}
+	if err != nil {
 		return f.entryCode("lookup", h, err)
 	}
 	f.putEntry(&a, h.NodeId, name, out)

@@ -26,7 +26,7 @@ import (
 //
 // A size that it does take in cuts off what lies behind it in the page where the file ends, and it does so when that page's READ has been
 // answered: what other clients have appended since, and the READ has brought, becomes zeros that show when the file is known to be
-// longer. So the pages of such a READ are dropped, and no size is told until they are.
+// longer. So the pages of such a READ are dropped, and a stat or lookup that comes meanwhile is answered when they are.
 //
 // In the same way the kernel does not listen to the GETATTR that it sends before it reads behind the end that it knows, and would read
 // nothing where another client has written. Its answer is kept, too, until the kernel knows at least that size.
@@ -55,8 +55,9 @@ type telling struct {
 	size atomic.Uint64
 	// answers counts short READs that are being answered: nothing is taken back between the look at what was told and the answer.
 	answers atomic.Int32
-	// tails counts READs whose pages have to go before another size is told.
-	tails atomic.Int32
+	// tails counts READs whose pages have to go before another size is told; settles counts calls that wait for the kernel's size,
+	// perhaps READs that hold these pages: then no question about the size waits.
+	tails, settles atomic.Int32
 
 	mu    sync.Mutex
 	sizes [4]toldSize // that attributes told, the oldest at next; guarded by mu
@@ -121,14 +122,24 @@ func (t *tellings) tell(node, size uint64) {
 // tellAttr is tell for a size in attributes, which the kernel may cut at.
 func (t *tellings) tellAttr(node, size uint64) {
 	s := &t.slots[slotOf(node)]
-	for wait := 5 * time.Microsecond; s.tails.Load() > 0 && wait < answerWait; wait *= 2 {
-		time.Sleep(wait)
-	}
 	t.tell(node, size)
 	s.mu.Lock()
 	s.sizes[s.next] = toldSize{time.Now().UnixNano(), size}
 	s.next = (s.next + 1) % uint8(len(s.sizes))
 	s.mu.Unlock()
+}
+
+// awaitTails waits until no READ's pages have to go, and reports whether it had to: attributes from before are to be asked for again,
+// because the kernel must not hear of an old size late.
+func (t *tellings) awaitTails(node uint64) bool {
+	s := &t.slots[slotOf(node)]
+	if s.tails.Load() == 0 || s.settles.Load() > 0 {
+		return false
+	}
+	for wait := 5 * time.Microsecond; s.tails.Load() > 0 && s.settles.Load() == 0 && wait < answerWait; wait *= 2 {
+		time.Sleep(wait)
+	}
+	return true
 }
 
 // least is the least size in attributes that the kernel may have taken in while a READ ran that came at began; 0 when there were many.
@@ -213,6 +224,9 @@ func (f *FS) settle(node uint64, right func(size uint64) bool) {
 		return
 	}
 	defer unix.Close(file)
+	t := &f.kernel.told.slots[slotOf(node)]
+	t.settles.Add(1)
+	defer t.settles.Add(-1)
 	var asked chan struct{}
 	asks := 0
 	limit := time.Now().Add(shortenWait)

@@ -63,3 +63,28 @@ func TestReadBehindASizeToldMeanwhileIsDropped(t *testing.T) {
 		}
 	}
 }
+
+// TestQuestionsWaitForTheTail: attributes are asked for again when the pages that an older size has cut are gone; but not while a READ
+// waits for the kernel's size, which may hold these pages.
+func TestQuestionsWaitForTheTail(t *testing.T) {
+	node := fid.FID{Seq: fid.SeqFirst, OID: 7}.Ino()
+	f, _ := listened(t)
+	told := &f.kernel.told
+	began := time.Now()
+	told.tellAttr(node, 5000)
+	r := f.uncut(fuse.ReadResultData(make([]byte, 4096)), node, 4096, 8192, began)
+	of := &told.slots[slotOf(node)]
+	of.settles.Add(1)
+	if told.awaitTails(node) {
+		t.Error("a question waits though a READ waits for its answer")
+	}
+	of.settles.Add(-1)
+	waited := make(chan bool)
+	go func() { waited <- told.awaitTails(node) }()
+	r.Done()
+	f.wait.Wait()
+	<-waited
+	if of.tails.Load() != 0 || told.awaitTails(node) {
+		t.Error("a question waits for what is gone")
+	}
+}
