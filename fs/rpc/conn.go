@@ -39,7 +39,10 @@ type Conn struct {
 	idle    []*worker   // last one in, first one out; guarded by mu
 	minIdle int         // fewest idle since the last sweep; guarded by mu
 	lazy    *worker     // serves while it keeps the reading role; guarded by mu
+	lazies  uint64      // requests that were served so; guarded by mu
+	seen    uint64      // lazies when the timer was last set; guarded by mu
 	timer   *time.Timer // takes the role from lazy; guarded by mu
+	armed   bool        // the timer runs; guarded by mu
 	normal  int         // requests taken and not answered, of those that count in flight; guarded by mu
 	prior   int         // as above, of the reserve; guarded by mu
 	writing int         // replies being written; guarded by mu
@@ -57,9 +60,10 @@ type worker struct {
 const (
 	// aloneAfter is how many requests in a row must have been alone until a worker serves the next one without handing the
 	// role on first. The hand-over wakes a thread, which costs more than a small request.
-	aloneAfter = 8
-	// aloneLimit is how long such a worker may take before the role is taken from it.
-	aloneLimit = 50 * time.Microsecond
+	aloneAfter = 4
+	// aloneLimit is how long such a worker may take, and twice that at most, before the role is taken from it. The timer is not
+	// set for each request: that wakes a thread too.
+	aloneLimit = 500 * time.Microsecond
 )
 
 func newConn(s *Server, nc net.Conn) *Conn {
@@ -185,6 +189,7 @@ func (cn *Conn) handOn(w *worker, h *wire.Header) {
 	} else {
 		cn.aloneRun = 0
 	}
+	cn.l.eager = cn.aloneRun > aloneAfter
 	cn.mu.Lock()
 	defer cn.mu.Unlock()
 	if cn.aloneRun <= aloneAfter {
@@ -192,21 +197,35 @@ func (cn *Conn) handOn(w *worker, h *wire.Header) {
 		return
 	}
 	cn.lazy = w
+	cn.lazies++
+	if !cn.armed {
+		cn.armLocked()
+	}
+}
+
+func (cn *Conn) armLocked() {
+	cn.armed, cn.seen = true, cn.lazies
 	if cn.timer == nil {
 		cn.timer = time.AfterFunc(aloneLimit, cn.takeRole)
-	} else {
-		cn.timer.Reset(aloneLimit)
+		return
 	}
+	cn.timer.Reset(aloneLimit)
 }
 
 // takeRole is what the timer does.
 func (cn *Conn) takeRole() {
 	cn.mu.Lock()
 	defer cn.mu.Unlock()
-	if cn.lazy != nil && !cn.dead {
+	switch {
+	case cn.dead:
+	case cn.seen != cn.lazies:
+		cn.armLocked() // It is another request's worker, or was.
+		return
+	case cn.lazy != nil:
 		cn.lazy = nil
 		cn.passLocked()
 	}
+	cn.armed = false
 }
 
 // passLocked gives the reading role to an idle worker, or to a new one. Workers are bounded by what admit admits.
@@ -228,7 +247,6 @@ func (cn *Conn) again(w *worker) bool {
 	cn.mu.Lock()
 	if cn.lazy == w {
 		cn.lazy = nil
-		cn.timer.Stop()
 		cn.mu.Unlock()
 		return true
 	}

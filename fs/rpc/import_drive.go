@@ -244,7 +244,11 @@ func (d *driver) open(ctx context.Context, addr string, bulk bool, joins *wirepb
 		return nil, nil, err
 	}
 	l := newLink(nc)
-	l.role = newRole(l)
+	limit := leadLimit
+	if o.Callback != nil {
+		limit = servingLimit
+	}
+	l.role = newRole(l, limit)
 	stop := context.AfterFunc(ctx, func() { l.close(context.Cause(ctx)) })
 	defer stop()
 	r := &wirepb.ConnectRequest{

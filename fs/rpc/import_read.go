@@ -14,9 +14,15 @@ import (
 // cores, where a bare echo takes 38 µs). So a caller that is alone reads its own reply: the reader has stepped back after
 // the last one. Polling the socket for 5 to 50 µs before sleeping was measured beside it and lost on a busy machine.
 
-// leadLimit is how long a caller may read, and how long nobody does before the reader comes back. It bounds what a
-// cancelled caller and a server's call wait for.
-const leadLimit = time.Millisecond
+const (
+	// leadLimit is how long a caller may read, and how long nobody does before the reader comes back. It bounds what a
+	// cancelled caller waits for.
+	leadLimit = time.Millisecond
+	// servingLimit is leadLimit where the server calls too: it bounds what such a call waits for, while nobody reads.
+	servingLimit = 300 * time.Microsecond
+	// servingTime is how long after a call of the server the reader stays, since more may come.
+	servingTime = 20 * time.Millisecond
+)
 
 // leadBulkMax is the largest room for bulk with which a caller reads for itself: what arrives within one wake-up.
 const leadBulkMax = 64 << 10
@@ -31,26 +37,32 @@ const (
 
 // role says who reads a connection of an import.
 type role struct {
-	l *link
+	l     *link
+	limit time.Duration
 	// back gets one token when the reader has the role again.
 	back chan struct{}
 
 	mu     sync.Mutex
 	holder roleHolder  // guarded by mu
 	timer  *time.Timer // guarded by mu
+	armed  bool        // the timer runs; guarded by mu
+	// changes counts what happened to the role, seen is changes when the timer was last set. guarded by mu
+	changes, seen uint64
 	// waiting: the caller waits for a header, of which it has consumed nothing. guarded by mu
 	waiting bool
 	// kicked: a deadline in the past takes the caller out of that. guarded by mu
 	kicked bool
 }
 
-func newRole(l *link) *role { return &role{l: l, back: make(chan struct{}, 1)} }
+func newRole(l *link, limit time.Duration) *role {
+	return &role{l: l, limit: limit, back: make(chan struct{}, 1)}
+}
 
 // stepBack gives up the reader's role, and waits until it is back.
 func (r *role) stepBack() {
 	r.mu.Lock()
 	r.holder = heldByNobody
-	r.armLocked()
+	r.changedLocked()
 	r.mu.Unlock()
 	select {
 	case <-r.back:
@@ -68,26 +80,40 @@ func (r *role) stepBack() {
 	}
 }
 
-func (r *role) armLocked() {
-	if r.timer == nil {
-		r.timer = time.AfterFunc(leadLimit, r.expired)
-		return
+// changedLocked notes that the role has another holder than the reader. The timer is not set for each change: that wakes a
+// thread. So it finds what has not changed for limit to twice that.
+func (r *role) changedLocked() {
+	r.changes++
+	if !r.armed {
+		r.armLocked()
 	}
-	r.timer.Reset(leadLimit)
 }
 
-// expired is what the timer does. One that comes too late does its work on the next holder: that one loses some speed.
+func (r *role) armLocked() {
+	r.armed, r.seen = true, r.changes
+	if r.timer == nil {
+		r.timer = time.AfterFunc(r.limit, r.expired)
+		return
+	}
+	r.timer.Reset(r.limit)
+}
+
+// expired is what the timer does.
 func (r *role) expired() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.armed = false
 	switch {
+	case r.holder == heldByReader:
+	case r.seen != r.changes:
+		r.armLocked()
 	case r.holder == heldByNobody:
 		r.returnLocked()
-	case r.holder == heldByCaller && r.waiting:
+	case r.waiting:
 		r.kicked = true
 		r.l.nc.SetReadDeadline(time.Unix(1, 0))
-	case r.holder == heldByCaller: // in the middle of a frame
-		r.timer.Reset(leadLimit)
+	default: // a caller in the middle of a frame
+		r.armLocked()
 	}
 }
 
@@ -100,7 +126,6 @@ func (r *role) returnLocked() {
 func (r *role) summon() {
 	r.mu.Lock()
 	if r.holder == heldByNobody {
-		r.timer.Stop()
 		r.returnLocked()
 	}
 	r.mu.Unlock()
@@ -114,7 +139,7 @@ func (r *role) take() bool {
 		return false
 	}
 	r.holder = heldByCaller
-	r.timer.Reset(leadLimit)
+	r.changedLocked()
 	return true
 }
 
@@ -123,9 +148,8 @@ func (r *role) release(free bool) {
 	r.mu.Lock()
 	if free {
 		r.holder = heldByNobody
-		r.timer.Reset(leadLimit)
+		r.changedLocked()
 	} else {
-		r.timer.Stop()
 		r.returnLocked()
 	}
 	r.mu.Unlock()
@@ -144,7 +168,7 @@ func (r *role) await() (bool, error) {
 		r.kicked = false
 		r.l.nc.SetReadDeadline(time.Time{})
 		if err == nil {
-			r.timer.Reset(leadLimit) // A header came in that moment. It may be another's, and this caller waits on.
+			r.changedLocked() // A header came in that moment. It may be another's, and this caller waits on.
 		}
 	}
 	r.mu.Unlock()
@@ -160,6 +184,7 @@ func (i *Import) lead(l *link, f *flight) {
 	if !l.role.take() {
 		return
 	}
+	l.eager = true
 	for {
 		there, err := l.role.await()
 		idle := false
@@ -170,10 +195,12 @@ func (i *Import) lead(l *link, f *flight) {
 			l.close(err) // the reader finds it closed, and ends it
 		}
 		if err != nil || !there {
+			l.eager = false
 			l.role.release(false)
 			return
 		}
 		if len(f.done) > 0 {
+			l.eager = false
 			l.role.release(idle)
 			return
 		}
@@ -186,8 +213,7 @@ func (i *Import) read(ls *links, l *link) {
 		idle, err := i.readFrame(l)
 		if err != nil {
 			l.close(err)
-		} else if idle && i.o.Callback == nil {
-			// An import that serves callbacks keeps its reader: a blocking AST must not wait until it comes back.
+		} else if idle && l.heard.Sub(l.called) > servingTime {
 			l.role.stepBack()
 		}
 	}
@@ -215,6 +241,7 @@ func (i *Import) readFrame(l *link) (idle bool, err error) {
 	}
 	switch {
 	case h.Flags&wire.FlagCallback != 0 && h.Flags&wire.FlagReply == 0:
+		l.called = l.heard
 		return false, i.calls.take(l, h)
 	case h.Flags&wire.FlagReply != 0 && h.Flags&wire.FlagCallback == 0:
 		last, err := i.table.receive(l, h)

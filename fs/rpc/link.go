@@ -50,9 +50,14 @@ type link struct {
 	// Of the goroutine that has the reading role:
 	frame wire.Header
 	heard time.Time // when the frame began to arrive
-	rbuf  []byte
-	r, w  int                   // rbuf[r:w] is buffered
-	head  [wire.HeaderSize]byte // the header as it came
+	// called is when the last call of the server did; zero at the server.
+	called time.Time
+	rbuf   []byte
+	r, w   int                   // rbuf[r:w] is buffered
+	head   [wire.HeaderSize]byte // the header as it came
+	// eager says that a frame is expected soon, and nobody else waits for one here.
+	eager bool
+	poll  poller
 
 	// dead and outstanding are guarded by the mu of the table that sends on this link.
 	dead        bool
@@ -67,6 +72,7 @@ type link struct {
 func newLink(nc net.Conn) *link {
 	l := &link{nc: nc, rbuf: make([]byte, readBufferSize), closed: make(chan struct{})}
 	l.lastHeard.Store(time.Now().UnixNano())
+	l.poll.init(nc)
 	return l
 }
 
@@ -112,7 +118,7 @@ func (l *link) fill(n int) error {
 		l.r = 0
 	}
 	for l.w-l.r < n {
-		k, err := l.nc.Read(l.rbuf[l.w:])
+		k, err := l.readSome(l.rbuf[l.w:])
 		if k == 0 && err != nil {
 			if errors.Is(err, io.EOF) && l.w > l.r {
 				err = io.ErrUnexpectedEOF
@@ -125,6 +131,14 @@ func (l *link) fill(n int) error {
 		l.w += k
 	}
 	return nil
+}
+
+// readSome is the connection's Read.
+func (l *link) readSome(b []byte) (int, error) {
+	if l.eager && l.poll.raw != nil {
+		return l.poll.read(b)
+	}
+	return l.nc.Read(b)
 }
 
 // buffered is how many bytes came with the last read and are not consumed yet.

@@ -228,8 +228,8 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 	close(s.done)
 	for _, cn := range s.connections() {
+		cn.l.close(status.Stopping) // first: what the end of the context makes of a request is no answer to it
 		cn.cancel()
-		cn.l.close(status.Stopping)
 	}
 	s.workers.Wait()
 	return err
