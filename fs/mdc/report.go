@@ -67,7 +67,7 @@ func (m *MDC) send(ctx context.Context, reports []Report) error {
 const (
 	batchMax   = 128
 	queueMax   = 8192
-	gatherTime = 5 * time.Millisecond
+	gatherTime = 10 * time.Millisecond
 )
 
 // closer gathers reports and sends them from one goroutine.
@@ -167,22 +167,22 @@ func (q *closer) run(m *MDC) {
 		case <-q.ctx.Done():
 			return
 		}
-		q.mu.Lock()
-		few := len(q.queue) < batchMax
-		q.mu.Unlock()
-		if few {
-			timer.Reset(gatherTime)
-			select {
-			case <-timer.C:
-			case <-q.ctx.Done():
-				return
-			}
-		}
 		for {
-			batch = q.take(batch[:0])
-			if len(batch) == 0 {
+			q.mu.Lock()
+			n := len(q.queue)
+			q.mu.Unlock()
+			if n == 0 {
 				break
 			}
+			if n < batchMax {
+				timer.Reset(gatherTime)
+				select {
+				case <-timer.C:
+				case <-q.ctx.Done():
+					return
+				}
+			}
+			batch = q.take(batch[:0])
 			m.deliver(q.ctx, batch)
 			q.mu.Lock()
 			q.answered += uint64(len(batch))
