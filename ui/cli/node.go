@@ -41,12 +41,12 @@ func runNode(ctx context.Context, deps Deps, cfg config.Config) error {
 	signal.Ignore(syscall.SIGPIPE)
 
 	log, held := newLogger(deps.Stderr, cfg.LogLevel)
-	prepareProcess(cfg, deps.Environ, log)
+	prepared := prepareProcess(cfg, deps.Environ, log)
 	log.Info("strake starts", "version", BuildVersion(deps.Version), "roles", cfg.Roles.String(), "fsname", cfg.FSName)
 	for _, note := range cfg.Notes {
 		log.Warn(note)
 	}
-	r := runner{deps: deps, cfg: cfg, log: log, held: held, signals: signals}
+	r := runner{deps: deps, cfg: cfg, log: log, held: held, signals: signals, prepared: prepared}
 	return r.run(ctx)
 }
 
@@ -57,6 +57,8 @@ type runner struct {
 	log     *slog.Logger
 	held    *heldWriter
 	signals <-chan os.Signal
+	// prepared ends what belongs to the process only while the node starts.
+	prepared func()
 }
 
 // started is what Deps.Start returned.
@@ -84,6 +86,7 @@ func (r *runner) run(ctx context.Context) error {
 		return fmt.Errorf("cannot start: %w", s.err)
 	}
 	r.held.release()
+	r.prepared()
 	r.log.Info("strake is up", "mounts", len(r.cfg.Mounts), "http", r.cfg.HTTP, "listen", r.cfg.Listen)
 	notifyReady(r.deps.Environ, r.log)
 	return r.serve(s.node)

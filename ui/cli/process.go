@@ -14,18 +14,36 @@ import (
 	"github.com/strakefs/strake/server/config"
 )
 
-// serverProcs is the least number of Go processors of a server. A page fault on bbolt's map stops the processor it
-// happens on, so two cores need more than two.
-const serverProcs = 8
+const (
+	// serverProcs is the least number of Go processors of a server. A page fault on bbolt's map stops the processor it
+	// happens on, so two cores need more than two.
+	serverProcs = 8
+	// mountProcs is that of a process with mounts, and mountReaders the number during which they are made: go-fuse lets one goroutine
+	// more than that wait in read(2) for requests. Each keeps a processor from the others until the scheduler takes it away,
+	// so that there had better be more processors than readers.
+	mountProcs   = 4
+	mountReaders = 2
+)
 
-// prepareProcess sets what belongs to the process as a whole, before the node's threads start.
-func prepareProcess(cfg config.Config, environ []string, log *slog.Logger) {
-	if cfg.Roles.Servers() && runtime.GOMAXPROCS(0) < serverProcs && !hasEnv(environ, "GOMAXPROCS") {
-		runtime.GOMAXPROCS(serverProcs)
-	}
+// prepareProcess sets what belongs to the process as a whole, before the node's threads start. The node's owner calls started
+// when they have.
+func prepareProcess(cfg config.Config, environ []string, log *slog.Logger) (started func()) {
 	if cfg.Roles.Servers() && len(cfg.Mounts) > 0 {
 		setIOFlusher(log)
 	}
+	if hasEnv(environ, "GOMAXPROCS") {
+		return func() {}
+	}
+	procs := runtime.GOMAXPROCS(0)
+	if cfg.Roles.Servers() {
+		procs = max(procs, serverProcs)
+	}
+	if len(cfg.Mounts) == 0 {
+		runtime.GOMAXPROCS(procs)
+		return func() {}
+	}
+	runtime.GOMAXPROCS(mountReaders)
+	return func() { runtime.GOMAXPROCS(max(procs, mountProcs)) }
 }
 
 // setIOFlusher marks all threads, and through them those to come, as part of the way to the disk: when the kernel
