@@ -33,6 +33,7 @@ type Env struct {
 	arena []byte
 	used  int
 	state [numLayers]any
+	waits func()
 }
 
 // New returns an environment with its scratch memory in place.
@@ -40,6 +41,17 @@ func New() *Env { return &Env{arena: make([]byte, arenaSize)} }
 
 // Reset gives back all memory taken with Alloc. Layer state stays.
 func (e *Env) Reset() { e.used = 0 }
+
+// OnWait sets what WillWait calls, nil for nothing. It belongs to the worker and outlasts Reset.
+func (e *Env) OnWait(f func()) { e.waits = f }
+
+// WillWait says that the operation is about to wait for others, for their locks above all, so that its worker lets go of what
+// others need meanwhile.
+func (e *Env) WillWait() {
+	if e.waits != nil {
+		e.waits()
+	}
+}
 
 // Alloc returns n bytes of scratch memory with undefined content, valid until Reset. It allocates only when the
 // arena is too small, and then keeps the larger arena.

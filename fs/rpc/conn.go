@@ -14,8 +14,9 @@ import (
 
 // Conn is the server's end of one connection.
 //
-// Its workers share one reading role. Who has it reads a request, hands the role on and serves what it has read, so that
-// no queue lies between the socket and the handler, and nobody waits for a consumer while holding the role.
+// Its workers share one reading role. Who has it reads a request and serves it, so that no queue lies between the socket and
+// the handler. It hands the role on first where the next request is there already; waking a thread for that costs more than a
+// small request.
 type Conn struct {
 	s       *Server
 	l       *link
@@ -58,11 +59,12 @@ type worker struct {
 }
 
 const (
-	// aloneAfter is how many requests in a row must have been alone until a worker serves the next one without handing the
-	// role on first. The hand-over wakes a thread, which costs more than a small request.
+	// aloneAfter is how many requests in a row must have been alone until a worker waits for the next one with its thread.
 	aloneAfter = 4
-	// aloneLimit is how long such a worker may take, and twice that at most, before the role is taken from it. The timer is not
-	// set for each request: that wakes a thread too.
+	// lazyBulkMax is the largest bulk of a request that is served before the next one is read.
+	lazyBulkMax = 128 << 10
+	// aloneLimit is how long a worker with the role may take, and twice that at most, before it is taken from it. The timer is
+	// not set for each request: that wakes a thread too.
 	aloneLimit = 500 * time.Microsecond
 )
 
@@ -77,7 +79,9 @@ func (cn *Conn) startWorker() {
 	cn.s.stats.workers.Add(1)
 	cn.s.workers.Go(func() {
 		defer cn.s.stats.workers.Add(-1)
-		cn.work(&worker{role: make(chan bool, 1), e: env.New()})
+		w := &worker{role: make(chan bool, 1), e: env.New()}
+		w.e.OnWait(func() { cn.letGo(w) })
+		cn.work(w)
 	})
 }
 
@@ -181,10 +185,11 @@ func (cn *Conn) admit(h *wire.Header) (*Call, error) {
 	return c, nil
 }
 
-// handOn gives the reading role to another worker, unless the client sends one request at a time: then w keeps it while it
-// serves, and loses it when that takes long.
+// handOn gives the reading role to another worker if the next request has come already, or may come while much data is served.
+// Else w keeps it while it serves, and loses it when that takes long or waits for others.
 func (cn *Conn) handOn(w *worker, h *wire.Header) {
-	if h.Flags&wire.FlagAlone != 0 && cn.l.buffered() == 0 {
+	more := cn.l.buffered() > 0 || h.BulkLen > lazyBulkMax
+	if h.Flags&wire.FlagAlone != 0 && !more {
 		cn.aloneRun++
 	} else {
 		cn.aloneRun = 0
@@ -192,7 +197,7 @@ func (cn *Conn) handOn(w *worker, h *wire.Header) {
 	cn.l.eager = cn.aloneRun > aloneAfter
 	cn.mu.Lock()
 	defer cn.mu.Unlock()
-	if cn.aloneRun <= aloneAfter {
+	if more {
 		cn.passLocked()
 		return
 	}
@@ -200,6 +205,16 @@ func (cn *Conn) handOn(w *worker, h *wire.Header) {
 	cn.lazies++
 	if !cn.armed {
 		cn.armLocked()
+	}
+}
+
+// letGo takes the role from a worker that is going to wait.
+func (cn *Conn) letGo(w *worker) {
+	cn.mu.Lock()
+	defer cn.mu.Unlock()
+	if cn.lazy == w && !cn.dead {
+		cn.lazy = nil
+		cn.passLocked()
 	}
 }
 

@@ -35,13 +35,14 @@
 //
 // # Server
 //
-// Each connection has workers that lead and follow: one reads a frame, gives the reading role to an idle worker or a new
-// one, serves what it has read with its own Env, and writes the reply itself. So a request meets no queue. Workers are
-// bounded by the requests admitted; those that a while did not need end.
+// Each connection has workers that lead and follow: one has the reading role, reads a frame, serves it with its own Env, and
+// writes the reply itself. So a request meets no queue. Workers are bounded by the requests admitted; those that a while did not
+// need end.
 //
-// While a client sends one request at a time (wire.FlagAlone, several in a row) its worker keeps the role during the
-// handler, which saves waking a thread for each request. A timer takes the role away when the handler takes long, within
-// a millisecond or so, and the next request that is not alone ends this way of working.
+// The role goes to an idle worker, or a new one, before the request is served where the next one has arrived with it, or where
+// it carries much bulk. Else the worker keeps it during the handler, which saves waking a thread for each request, and
+// loses it at once when the handler waits for others (env.Env.WillWait), or by a timer within a millisecond. While a client
+// sends one request at a time (wire.FlagAlone, several in a row) its worker also waits for the next one in ppoll(2).
 //
 // A connection begins with CONNECT, within ConnectTimeout. PING is answered here; a session never sees it and asks
 // Conn.LastHeard when its client was last heard of. DISCONNECT goes to the session like any request.

@@ -80,6 +80,7 @@ func (s *Server) Lock(ctx context.Context, e *env.Env, l *LocalLock) error {
 		l.handle = r.Handle
 		return nil
 	case ldlm.Waiting:
+		e.WillWait()
 	default:
 		return r.Status
 	}

@@ -286,6 +286,7 @@ func (o *OST) serveSync(e *env.Env, c *rpc.Call) error {
 	}
 	if m.All {
 		o.stats.syncs.Inc()
+		e.WillWait()
 		return o.waitCommitted(c.Context(), o.seq.Load())
 	}
 	id, err := objectOf(m.Object)
