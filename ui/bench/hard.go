@@ -74,7 +74,7 @@ writes, empty files in own folders), as the ratios in its public list do.
 	}
 	f := cmd.Flags()
 	o.common.flags(f)
-	f.IntVar(&o.records, "records", 1000, "records of a process in a round")
+	f.IntVar(&o.records, "records", 4000, "records of a process in a round")
 	f.IntVar(&o.files, "files", 2500, "files of a process in a round")
 	f.StringSliceVar(&o.mounts, "mounts", nil, "two folders that show one file system mounted already, to measure in place of strake")
 	return cmd
