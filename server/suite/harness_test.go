@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -823,14 +824,19 @@ func isMounted(dir string) bool {
 	return false
 }
 
-// freePort returns HOST:PORT of a port that was free a moment ago.
+// freePort returns an address of host that nobody listens on. Its port is below those that the kernel gives to connections, one of
+// which would else be in the way a moment later.
 func freePort(host string) (string, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	if err != nil {
-		return "", err
+	const least, most = 10_000, 32_000
+	var err error
+	for range 50 {
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(least+rand.IntN(most-least)))); err == nil {
+			defer l.Close()
+			return l.Addr().String(), nil
+		}
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return "", err
 }
 
 // within fails the test when f has not returned in time. f goes on; it must not use t.
