@@ -119,6 +119,7 @@ func (c *Client) opened(ctx context.Context, e *mdc.Entry, in *inode, o *opening
 	in.mu.Lock()
 	in.handles++
 	in.writer = in.writer || writable(flags) || trunc
+	in.unnamed = e.Attr.Nlink == 0
 	if e.Created || trunc || e.Attr.NoXattr && e.Bits&ldlm.Xattr != 0 {
 		in.caps = capsNone
 	}

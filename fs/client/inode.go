@@ -47,6 +47,8 @@ type inode struct {
 	// last are the attributes that the MDT gave last, for permission bits and times. guarded by mu
 	last attr.Attr
 	gone bool
+	// unnamed says that the inode had no name when it was opened last. guarded by mu
+	unnamed bool
 	// flocks are the owners that may hold application locks. guarded by mu
 	flocks flockOwners
 }

@@ -160,7 +160,7 @@ func (in *inode) release(handle uint64) (retire bool) {
 	case last && in.retiring:
 		in.again = true
 	}
-	r := mdc.Report{FID: in.fid, Handle: handle, SetattrGen: in.gen}
+	r := mdc.Report{FID: in.fid, Handle: handle, SetattrGen: in.gen, Urgent: in.gone || in.unnamed}
 	if last && in.hasAtime && !in.retiring {
 		r.Valid, r.Atime = attr.ValidAtime, in.atime
 		r.Notify = in
@@ -228,6 +228,7 @@ func (c *Client) retireOne(in *inode, slice time.Duration) (again bool) {
 		r.Size, r.Blocks = seen.Size, seen.Blocks
 	}
 	r.Handle, in.closing = in.closing, 0
+	r.Urgent = in.gone || in.unnamed
 	r.Notify = in
 	if done {
 		in.writer, in.lost = false, false

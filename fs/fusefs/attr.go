@@ -31,7 +31,7 @@ func (f *FS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrO
 func (f *FS) getattr(cancel <-chan struct{}, h *fuse.InHeader, byHandle bool, a *attr.Attr) fuse.Status {
 	ctx := f.begin(cancel, h.Pid, opGetattr)
 	defer f.requests.free(ctx)
-	if !byHandle && f.suspect.take(h.NodeId) {
+	if !byHandle && f.suspect.take(h.NodeId) && !f.retries.second(h.Pid) {
 		return fuse.Status(syscall.ESTALE)
 	}
 	var who mdc.Caller
@@ -40,10 +40,13 @@ func (f *FS) getattr(cancel <-chan struct{}, h *fuse.InHeader, byHandle bool, a 
 	for again := 0; err == nil && again < asksMax && a.IsFile() && f.kernel.told.awaitTails(h.NodeId); again++ {
 		err = f.c.Getattr(ctx, &who, f.node(h.NodeId), a)
 	}
-	if status.Of(err) == status.NotExist && !byHandle {
+	if byHandle {
+		return f.code("getattr", h.NodeId, err)
+	}
+	if status.Of(err) == status.NotExist {
 		err = status.Stale
 	}
-	return f.code("getattr", h.NodeId, err)
+	return f.pathCode("getattr", h, err)
 }
 
 // Bits of statx(2)'s mask and attributes.

@@ -28,7 +28,7 @@ func (f *FS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *
 		err = f.c.Lookup(ctx, &who, f.node(h.NodeId), name, &a)
 	}
 	if err != nil {
-		return f.entryCode("lookup", h, err)
+		return f.pathCode("lookup", h, err)
 	}
 	f.putEntry(&a, h.NodeId, name, out)
 	return fuse.OK
@@ -55,7 +55,7 @@ func (f *FS) make(cancel <-chan struct{}, m *making, out *fuse.EntryOut) fuse.St
 	f.busy.enter(h.NodeId)
 	defer f.busy.leave(h.NodeId)
 	if err := f.c.Make(ctx, &who, f.node(h.NodeId), m.name, &m.what, &a); err != nil {
-		return f.entryCode("create", h, err)
+		return f.pathCode("create", h, err)
 	}
 	f.putEntry(&a, h.NodeId, m.name, out)
 	return fuse.OK
@@ -102,7 +102,7 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	f.busy.enter(in.NodeId)
 	defer f.busy.leave(in.NodeId)
 	if err := f.c.Link(ctx, &who, f.node(in.Oldnodeid), f.node(in.NodeId), name, &a); err != nil {
-		return f.entryCode("link", &in.InHeader, err)
+		return f.pathCode("link", &in.InHeader, err)
 	}
 	f.putEntry(&a, in.NodeId, name, out)
 	return fuse.OK
@@ -115,7 +115,7 @@ func (f *FS) unlink(cancel <-chan struct{}, h *fuse.InHeader, name string, rmdir
 	f.caller(h, 0, &who)
 	f.busy.enter(h.NodeId)
 	defer f.busy.leave(h.NodeId)
-	return f.entryCode("unlink", h, f.c.Unlink(ctx, &who, f.node(h.NodeId), name, rmdir))
+	return f.pathCode("unlink", h, f.c.Unlink(ctx, &who, f.node(h.NodeId), name, rmdir))
 }
 
 // Unlink removes a name.
@@ -144,7 +144,7 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to string) 
 	err := f.c.Rename(ctx, &who, &mdc.Renaming{
 		From: f.node(in.NodeId), FromName: from, To: f.node(in.Newdir), ToName: to, Flags: in.Flags,
 	})
-	return f.entryCode("rename", &in.InHeader, err)
+	return f.pathCode("rename", &in.InHeader, err)
 }
 
 // Access answers access(2) where the kernel does not decide itself.
@@ -192,7 +192,7 @@ func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, name string, what
 	defer f.busy.leave(in.NodeId)
 	h, err := f.c.Create(ctx, &who, f.node(in.NodeId), name, what, &a)
 	if err != nil {
-		return f.entryCode("create", &in.InHeader, err)
+		return f.pathCode("create", &in.InHeader, err)
 	}
 	f.putEntry(&a, in.NodeId, name, &out.EntryOut)
 	out.OpenOut = fuse.OpenOut{Fh: f.keep(h), OpenFlags: f.openFlags(h)}

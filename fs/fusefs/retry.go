@@ -8,7 +8,7 @@ import (
 	"github.com/strakefs/strake/fs/status"
 )
 
-// retryTime is how long after an ESTALE the same thread's next call on entries counts as the kernel's second try.
+// retryTime is how long after an ESTALE the same thread's next request counts as the kernel's second try.
 const retryTime = 2 * time.Second
 
 // retries knows the threads that were told that a folder is gone. The kernel then walks the path again, once; a folder that
@@ -36,8 +36,8 @@ func (r *retries) second(tid uint32) bool {
 	return false
 }
 
-// entryCode is code for calls on a folder's entries.
-func (f *FS) entryCode(op string, h *fuse.InHeader, err error) fuse.Status {
+// pathCode is code for requests of calls that walk a path.
+func (f *FS) pathCode(op string, h *fuse.InHeader, err error) fuse.Status {
 	if err != nil && status.Of(err) == status.Stale && f.retries.second(h.Pid) {
 		err = status.NotExist
 	}

@@ -186,9 +186,9 @@ func (c *Cache) registerPool(reg *stats.Registry, at string) {
 	figure := func(get func() uint64) func() int64 { return func() int64 { return int64(min(get(), 1<<62)) } }
 	reg.Func(at+"limit", "Locks that the server's memory is meant for, as it said last.",
 		figure(func() uint64 { _, limit, _ := c.set.poolFigures(); return limit }))
-	reg.Func(at+"server_lock_volume", "The server lock volume, as it said last.",
+	reg.Func(at+"server_lock_volume", "The server lock volume: lock seconds that a client's unused locks may have.",
 		figure(func() uint64 { slv, _, _ := c.set.poolFigures(); return slv }))
-	reg.Func(at+"granted", "Locks held.", c.ns.LockCount)
+	reg.Func(at+"granted", "Locks known, waiting ones included.", c.ns.LockCount)
 	reg.Func(at+"grant_rate", "Locks granted per second, over the last period.", func() int64 { return c.figs.rate(false) })
 	reg.Func(at+"cancel_rate", "Locks given back per second, over the last period.", func() int64 { return c.figs.rate(true) })
 	reg.Param(at+"lock_volume_factor", "What the client lock volume is multiplied with.",

@@ -27,6 +27,8 @@ type Report struct {
 	Done bool
 	// Handle is closed with the report, 0 for none.
 	Handle uint64
+	// Urgent sends the report at once, with those queued before it: a file without a name ends with its last close.
+	Urgent bool
 	// Notify is told when a queued report was answered, nil for nobody.
 	Notify Reporter
 }
@@ -80,9 +82,11 @@ type closer struct {
 	// moved is closed when answered grows or the queue ends; nil when nobody waits. guarded by mu
 	moved  chan struct{}
 	closed bool // guarded by mu
+	urgent bool // whether the queue does not gather; guarded by mu
 	// inBatch is scratch of take: a request holds one report of a file at most, so that their order needs no rule.
 	inBatch map[fid.FID]bool
 	wake    chan struct{}
+	hurry   chan struct{}   // ends the gathering
 	ctx     context.Context // of the queue's requests
 	cancel  context.CancelFunc
 	done    chan struct{}
@@ -92,6 +96,7 @@ func (q *closer) context() context.Context { return q.ctx }
 
 func (q *closer) start(m *MDC) {
 	q.wake = make(chan struct{}, 1)
+	q.hurry = make(chan struct{}, 1)
 	q.inBatch = make(map[fid.FID]bool, batchMax)
 	q.done = make(chan struct{})
 	q.ctx, q.cancel = context.WithCancel(context.Background())
@@ -105,12 +110,20 @@ func (m *MDC) QueueReport(r Report) {
 	q.queue = append(q.queue, r)
 	q.queued++
 	first := len(q.queue) == 1 || len(q.queue) == batchMax
+	q.urgent = q.urgent || r.Urgent
 	q.mu.Unlock()
 	if first {
-		select {
-		case q.wake <- struct{}{}:
-		default:
-		}
+		signal(q.wake)
+	}
+	if r.Urgent {
+		signal(q.hurry)
+	}
+}
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
 	}
 }
 
@@ -169,15 +182,16 @@ func (q *closer) run(m *MDC) {
 		}
 		for {
 			q.mu.Lock()
-			n := len(q.queue)
+			n, urgent := len(q.queue), q.urgent
 			q.mu.Unlock()
 			if n == 0 {
 				break
 			}
-			if n < batchMax {
+			if n < batchMax && !urgent {
 				timer.Reset(gatherTime)
 				select {
 				case <-timer.C:
+				case <-q.hurry:
 				case <-q.ctx.Done():
 					return
 				}
@@ -230,6 +244,7 @@ func (q *closer) take(batch []Report) []Report {
 	rest := copy(q.queue, q.queue[n:])
 	clear(q.queue[rest:])
 	q.queue = q.queue[:rest]
+	q.urgent = q.urgent && rest > 0
 	return batch
 }
 

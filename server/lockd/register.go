@@ -85,10 +85,10 @@ func (s *Server) registerPool(reg *stats.Registry, at string) {
 		name, help string
 		get        func(*ldlm.ServerPool) int64
 	}{
-		{"server_lock_volume", "Lock seconds that a client's unused locks may have.", func(p *ldlm.ServerPool) int64 { return int64(p.SLV) }},
+		{"server_lock_volume", "The server lock volume: lock seconds that a client's unused locks may have.", func(p *ldlm.ServerPool) int64 { return int64(p.SLV) }},
 		{"grant_plan", "Locks meant to be granted by the end of the period.", func(p *ldlm.ServerPool) int64 { return p.Plan }},
-		{"grant_rate", "Locks granted per second.", func(p *ldlm.ServerPool) int64 { return p.GrantRate }},
-		{"cancel_rate", "Locks given back per second.", func(p *ldlm.ServerPool) int64 { return p.CancelRate }},
+		{"grant_rate", "Locks granted per second, over the last period.", func(p *ldlm.ServerPool) int64 { return p.GrantRate }},
+		{"cancel_rate", "Locks given back per second, over the last period.", func(p *ldlm.ServerPool) int64 { return p.CancelRate }},
 		{"grant_speed", "Locks granted less locks given back per second.", func(p *ldlm.ServerPool) int64 { return p.GrantSpeed }},
 	} {
 		reg.Func(at+c.name, c.help, func() int64 { return s.pool.read(c.get) })

@@ -305,28 +305,30 @@ func TestRenamesAgainstRmdirOfAncestorsAndDescendants(t *testing.T) {
 					if len(q) > len(p) {
 						p, q = q, p // nothing sinks: the tree keeps four levels
 					}
-					var err error
-					began := time.Now()
+					call := func() error { return unix.Mkdir(dir+p, 0o755) }
 					switch rng.IntN(6) {
 					case 0, 1:
-						err = unix.Rename(dir+p, dir+q)
+						call = func() error { return unix.Rename(dir+p, dir+q) }
 					case 2:
-						err = unix.Rmdir(dir + p)
+						call = func() error { return unix.Rmdir(dir + p) }
 					case 3:
 						p = p[:len(q)] // of one level
-						err = unix.Renameat2(unix.AT_FDCWD, dir+p, unix.AT_FDCWD, dir+q, unix.RENAME_EXCHANGE)
-					default:
-						err = unix.Mkdir(dir+p, 0o755)
+						call = func() error {
+							return unix.Renameat2(unix.AT_FDCWD, dir+p, unix.AT_FDCWD, dir+q, unix.RENAME_EXCHANGE)
+						}
+					}
+					began := time.Now()
+					err := call()
+					// The kernel itself says so of a folder that another mount has moved while a rename runs on this one.
+					for errors.Is(err, unix.ESTALE) && time.Since(began) < callLimit {
+						stale.Add(1)
+						err = call()
 					}
 					took := time.Since(began)
 					calls.Add(1)
 					slowest.Store(max(slowest.Load(), int64(took)))
 					if took > callLimit {
 						return fmt.Errorf("a call took %v", took)
-					}
-					if errors.Is(err, unix.ESTALE) { // the folder was removed under the kernel's second walk too
-						stale.Add(1)
-						return nil
 					}
 					expected := []error{nil, unix.ENOENT, unix.EEXIST, unix.ENOTEMPTY, unix.EINVAL}
 					if err == nil {
@@ -340,8 +342,8 @@ func TestRenamesAgainstRmdirOfAncestorsAndDescendants(t *testing.T) {
 			}
 		}
 		m.unpunished(t, func() { together(t, duration+3*callLimit, list...) })
-		t.Logf("%d calls, %d of them changed something, the slowest took %v", calls.Load(), worked.Load(), time.Duration(slowest.Load()).Round(time.Millisecond))
-		if 100*stale.Load() > calls.Load() {
+		t.Logf("%d calls, %d of them changed something, %d are stale, the slowest took %v", calls.Load(), worked.Load(), stale.Load(), time.Duration(slowest.Load()).Round(time.Millisecond))
+		if 10*stale.Load() > calls.Load() {
 			t.Errorf("%d calls give ESTALE: more than races explain", stale.Load())
 		}
 		if worked.Load() < 100 {

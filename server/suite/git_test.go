@@ -12,7 +12,9 @@ import (
 // git runs git without the host's configuration.
 func git(t testing.TB, dir string, args ...string) string {
 	t.Helper()
-	cmd := append([]string{"env", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_AUTHOR_NAME=suite",
+	none := filepath.Join(t.TempDir(), "config")
+	must(t, os.WriteFile(none, nil, 0o644))
+	cmd := append([]string{"env", "GIT_CONFIG_GLOBAL=" + none, "GIT_CONFIG_SYSTEM=" + none, "GIT_AUTHOR_NAME=suite",
 		"GIT_AUTHOR_EMAIL=suite@localhost", "GIT_COMMITTER_NAME=suite", "GIT_COMMITTER_EMAIL=suite@localhost",
 		"git", "-c", "safe.directory=*", "-c", "init.defaultBranch=main"}, args...)
 	return run(t, dir, cmd...)

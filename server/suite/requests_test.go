@@ -79,6 +79,27 @@ func scrape(t testing.TB, addr string) string {
 	return string(text)
 }
 
+// TestEveryFigureIsExported: a figure that cannot be exported is left out and logged.
+func TestEveryFigureIsExported(t *testing.T) {
+	judged(t, func(t *testing.T, c *cluster) {
+		c.real(t)
+		must(t, os.WriteFile(filepath.Join(c.folder(t), "f"), []byte("text"), 0o644))
+		for _, n := range c.nodes {
+			if n.http == "" {
+				continue
+			}
+			scrape(t, n.http)
+			text, err := os.ReadFile(n.log)
+			must(t, err)
+			for line := range strings.Lines(string(text)) {
+				if strings.Contains(line, "metrics: scrape") {
+					t.Errorf("%s: %.1000s", n.name, line)
+				}
+			}
+		}
+	})
+}
+
 // TestWritesAskForNoCapability (case 38): the kernel asks for security.capability before every write; no server sees it.
 func TestWritesAskForNoCapability(t *testing.T) {
 	small(t, func(t *testing.T, c *cluster) {

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
 
@@ -129,4 +130,4 @@ func Handler(r *stats.Registry, log *slog.Logger) http.Handler {
 type scrapeLog struct{ log *slog.Logger }
 
 // Println logs one line about a scrape that went wrong.
-func (l scrapeLog) Println(v ...any) { l.log.Warn("metrics: scrape", "problem", v) }
+func (l scrapeLog) Println(v ...any) { l.log.Warn("metrics: scrape", "problem", fmt.Sprint(v...)) }
