@@ -11,8 +11,10 @@ const (
 	OpDisconnect Op = 2
 	OpPing       Op = 3
 	OpStatfs     Op = 4
-	// OpReplayDone says that a client has handed back all that it held before the target was started again.
+	// OpReplayDone ends a stage of a client's recovery (ReplayDoneRequest, Empty).
 	OpReplayDone Op = 5
+	// OpReplay repeats a request that an earlier start of the target has answered (ReplayRequest, that request's reply).
+	OpReplay Op = 6
 )
 
 // Lock operations, of every target with a namespace.
@@ -59,6 +61,8 @@ const (
 	OpPath
 	OpSetLayout
 	OpParents
+	// OpReopen hands opens back after a restart (ReopenRequest, ReopenReply).
+	OpReopen
 )
 
 // Operations of an OST.
@@ -89,6 +93,7 @@ const (
 
 var opNames = map[Op]string{
 	OpConnect: "connect", OpDisconnect: "disconnect", OpPing: "ping", OpStatfs: "statfs", OpReplayDone: "replay_done",
+	OpReplay: "replay", OpReopen: "reopen",
 	OpRegister: "register", OpConfig: "config", OpReport: "report",
 	OpLookup: "lookup", OpGetattr: "getattr", OpOpen: "open", OpCreate: "create", OpLink: "link", OpUnlink: "unlink",
 	OpRename: "rename", OpSetattr: "setattr", OpReaddir: "readdir", OpReadlink: "readlink", OpGetxattr: "getxattr",
@@ -132,7 +137,7 @@ func (o Op) Bulk() bool { return o == OpRead || o == OpWrite }
 // because something may be waiting for it. Enqueues, which wait, are not Prior; all that gives a lock back is.
 func (o Op) Prior() bool {
 	switch o {
-	case OpClose, OpReportSizes, OpPing, OpConnect, OpDisconnect, OpReplayDone, OpConvert, OpCancel, OpProlong, OpFlock:
+	case OpClose, OpReportSizes, OpPing, OpConnect, OpDisconnect, OpReplayDone, OpReplay, OpReopen, OpConvert, OpCancel, OpProlong, OpFlock:
 		return true
 	}
 	return false

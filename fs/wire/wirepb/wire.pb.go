@@ -581,8 +581,9 @@ type ConnectReply struct {
 	// lock_timeout_msec is how long a called-back lock may stay out, evict_after_msec how long a client may be silent.
 	LockTimeoutMsec uint32 `protobuf:"varint,14,opt,name=lock_timeout_msec,json=lockTimeoutMsec,proto3" json:"lock_timeout_msec,omitempty"`
 	EvictAfterMsec  uint32 `protobuf:"varint,15,opt,name=evict_after_msec,json=evictAfterMsec,proto3" json:"evict_after_msec,omitempty"`
-	// recovering says that the target has been started again and waits for its clients to hand their locks back: it grants
-	// nothing else until each has sent REPLAY_DONE, or time is up.
+	// recovering says that the target has been started again and waits for its clients: each sends the requests that
+	// last_committed does not cover (REPLAY), then hands back its opens and locks, and ends both with REPLAY_DONE. Nothing else
+	// is served until all have, or time is up.
 	Recovering    bool `protobuf:"varint,16,opt,name=recovering,proto3" json:"recovering,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -723,6 +724,140 @@ func (x *ConnectReply) GetRecovering() bool {
 	return false
 }
 
+// ReplayRequest is a request that an earlier start of the target had answered, and whose change it may have lost. Bulk, if
+// the first request had any, goes with it. It is answered as that one.
+type ReplayRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// op, xid and slot are those of the first request, transno that of its answer.
+	Op      uint32 `protobuf:"varint,1,opt,name=op,proto3" json:"op,omitempty"`
+	Xid     uint64 `protobuf:"varint,2,opt,name=xid,proto3" json:"xid,omitempty"`
+	Slot    uint32 `protobuf:"varint,3,opt,name=slot,proto3" json:"slot,omitempty"`
+	Transno uint64 `protobuf:"fixed64,4,opt,name=transno,proto3" json:"transno,omitempty"`
+	// request and reply are the bodies of then.
+	Request       []byte `protobuf:"bytes,5,opt,name=request,proto3" json:"request,omitempty"`
+	Reply         []byte `protobuf:"bytes,6,opt,name=reply,proto3" json:"reply,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayRequest) Reset() {
+	*x = ReplayRequest{}
+	mi := &file_wire_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayRequest) ProtoMessage() {}
+
+func (x *ReplayRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayRequest.ProtoReflect.Descriptor instead.
+func (*ReplayRequest) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ReplayRequest) GetOp() uint32 {
+	if x != nil {
+		return x.Op
+	}
+	return 0
+}
+
+func (x *ReplayRequest) GetXid() uint64 {
+	if x != nil {
+		return x.Xid
+	}
+	return 0
+}
+
+func (x *ReplayRequest) GetSlot() uint32 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+func (x *ReplayRequest) GetTransno() uint64 {
+	if x != nil {
+		return x.Transno
+	}
+	return 0
+}
+
+func (x *ReplayRequest) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *ReplayRequest) GetReply() []byte {
+	if x != nil {
+		return x.Reply
+	}
+	return nil
+}
+
+// ReplayDoneRequest ends a stage: 1 the replay of requests, 2 (or 0) the handing back of opens and locks. It is answered
+// when every client has ended that stage.
+type ReplayDoneRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stage         uint32                 `protobuf:"varint,1,opt,name=stage,proto3" json:"stage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayDoneRequest) Reset() {
+	*x = ReplayDoneRequest{}
+	mi := &file_wire_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayDoneRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayDoneRequest) ProtoMessage() {}
+
+func (x *ReplayDoneRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayDoneRequest.ProtoReflect.Descriptor instead.
+func (*ReplayDoneRequest) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ReplayDoneRequest) GetStage() uint32 {
+	if x != nil {
+		return x.Stage
+	}
+	return 0
+}
+
 type StatfsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TotalBytes    uint64                 `protobuf:"varint,1,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
@@ -737,7 +872,7 @@ type StatfsReply struct {
 
 func (x *StatfsReply) Reset() {
 	*x = StatfsReply{}
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +884,7 @@ func (x *StatfsReply) String() string {
 func (*StatfsReply) ProtoMessage() {}
 
 func (x *StatfsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +897,7 @@ func (x *StatfsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatfsReply.ProtoReflect.Descriptor instead.
 func (*StatfsReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6}
+	return file_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StatfsReply) GetTotalBytes() uint64 {
@@ -821,7 +956,7 @@ type LVB struct {
 
 func (x *LVB) Reset() {
 	*x = LVB{}
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +968,7 @@ func (x *LVB) String() string {
 func (*LVB) ProtoMessage() {}
 
 func (x *LVB) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +981,7 @@ func (x *LVB) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LVB.ProtoReflect.Descriptor instead.
 func (*LVB) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7}
+	return file_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LVB) GetSize() uint64 {
@@ -918,7 +1053,7 @@ type EnqueueRequest struct {
 
 func (x *EnqueueRequest) Reset() {
 	*x = EnqueueRequest{}
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +1065,7 @@ func (x *EnqueueRequest) String() string {
 func (*EnqueueRequest) ProtoMessage() {}
 
 func (x *EnqueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1078,7 @@ func (x *EnqueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnqueueRequest.ProtoReflect.Descriptor instead.
 func (*EnqueueRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{8}
+	return file_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EnqueueRequest) GetOwn() uint64 {
@@ -1109,7 +1244,7 @@ type EnqueueReply struct {
 
 func (x *EnqueueReply) Reset() {
 	*x = EnqueueReply{}
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1121,7 +1256,7 @@ func (x *EnqueueReply) String() string {
 func (*EnqueueReply) ProtoMessage() {}
 
 func (x *EnqueueReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1134,7 +1269,7 @@ func (x *EnqueueReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnqueueReply.ProtoReflect.Descriptor instead.
 func (*EnqueueReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{9}
+	return file_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EnqueueReply) GetLock() uint64 {
@@ -1262,7 +1397,7 @@ type LockWant struct {
 
 func (x *LockWant) Reset() {
 	*x = LockWant{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1409,7 @@ func (x *LockWant) String() string {
 func (*LockWant) ProtoMessage() {}
 
 func (x *LockWant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1422,7 @@ func (x *LockWant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockWant.ProtoReflect.Descriptor instead.
 func (*LockWant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{10}
+	return file_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LockWant) GetOwn() uint64 {
@@ -1341,7 +1476,7 @@ type LockGrant struct {
 
 func (x *LockGrant) Reset() {
 	*x = LockGrant{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1488,7 @@ func (x *LockGrant) String() string {
 func (*LockGrant) ProtoMessage() {}
 
 func (x *LockGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1501,7 @@ func (x *LockGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockGrant.ProtoReflect.Descriptor instead.
 func (*LockGrant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LockGrant) GetOwn() uint64 {
@@ -1473,7 +1608,7 @@ type ConvertRequest struct {
 
 func (x *ConvertRequest) Reset() {
 	*x = ConvertRequest{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1485,7 +1620,7 @@ func (x *ConvertRequest) String() string {
 func (*ConvertRequest) ProtoMessage() {}
 
 func (x *ConvertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1498,7 +1633,7 @@ func (x *ConvertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConvertRequest.ProtoReflect.Descriptor instead.
 func (*ConvertRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ConvertRequest) GetLock() uint64 {
@@ -1537,7 +1672,7 @@ type ConvertReply struct {
 
 func (x *ConvertReply) Reset() {
 	*x = ConvertReply{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1684,7 @@ func (x *ConvertReply) String() string {
 func (*ConvertReply) ProtoMessage() {}
 
 func (x *ConvertReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1697,7 @@ func (x *ConvertReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConvertReply.ProtoReflect.Descriptor instead.
 func (*ConvertReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ConvertReply) GetMode() uint32 {
@@ -1619,7 +1754,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1631,7 +1766,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1644,7 +1779,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CancelRequest) GetLocks() []uint64 {
@@ -1673,7 +1808,7 @@ type CancelReply struct {
 
 func (x *CancelReply) Reset() {
 	*x = CancelReply{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +1820,7 @@ func (x *CancelReply) String() string {
 func (*CancelReply) ProtoMessage() {}
 
 func (x *CancelReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +1833,7 @@ func (x *CancelReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelReply.ProtoReflect.Descriptor instead.
 func (*CancelReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CancelReply) GetSlv() uint64 {
@@ -1732,7 +1867,7 @@ type ProlongRequest struct {
 
 func (x *ProlongRequest) Reset() {
 	*x = ProlongRequest{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +1879,7 @@ func (x *ProlongRequest) String() string {
 func (*ProlongRequest) ProtoMessage() {}
 
 func (x *ProlongRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +1892,7 @@ func (x *ProlongRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProlongRequest.ProtoReflect.Descriptor instead.
 func (*ProlongRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ProlongRequest) GetLocks() []uint64 {
@@ -1779,7 +1914,7 @@ type ProlongReply struct {
 
 func (x *ProlongReply) Reset() {
 	*x = ProlongReply{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1791,7 +1926,7 @@ func (x *ProlongReply) String() string {
 func (*ProlongReply) ProtoMessage() {}
 
 func (x *ProlongReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1804,7 +1939,7 @@ func (x *ProlongReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProlongReply.ProtoReflect.Descriptor instead.
 func (*ProlongReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ProlongReply) GetUnknown() []uint64 {
@@ -1847,7 +1982,7 @@ type FlockRequest struct {
 
 func (x *FlockRequest) Reset() {
 	*x = FlockRequest{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1859,7 +1994,7 @@ func (x *FlockRequest) String() string {
 func (*FlockRequest) ProtoMessage() {}
 
 func (x *FlockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1872,7 +2007,7 @@ func (x *FlockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlockRequest.ProtoReflect.Descriptor instead.
 func (*FlockRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FlockRequest) GetResSeq() uint64 {
@@ -1954,7 +2089,7 @@ type FlockReply struct {
 
 func (x *FlockReply) Reset() {
 	*x = FlockReply{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2101,7 @@ func (x *FlockReply) String() string {
 func (*FlockReply) ProtoMessage() {}
 
 func (x *FlockReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2114,7 @@ func (x *FlockReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlockReply.ProtoReflect.Descriptor instead.
 func (*FlockReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FlockReply) GetHeld() bool {
@@ -2049,7 +2184,7 @@ type BlockingAST struct {
 
 func (x *BlockingAST) Reset() {
 	*x = BlockingAST{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2196,7 @@ func (x *BlockingAST) String() string {
 func (*BlockingAST) ProtoMessage() {}
 
 func (x *BlockingAST) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2209,7 @@ func (x *BlockingAST) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockingAST.ProtoReflect.Descriptor instead.
 func (*BlockingAST) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BlockingAST) GetOwn() uint64 {
@@ -2195,7 +2330,7 @@ type CompletionAST struct {
 
 func (x *CompletionAST) Reset() {
 	*x = CompletionAST{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2342,7 @@ func (x *CompletionAST) String() string {
 func (*CompletionAST) ProtoMessage() {}
 
 func (x *CompletionAST) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2355,7 @@ func (x *CompletionAST) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompletionAST.ProtoReflect.Descriptor instead.
 func (*CompletionAST) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CompletionAST) GetOwn() uint64 {
@@ -2355,7 +2490,7 @@ type GlimpseAST struct {
 
 func (x *GlimpseAST) Reset() {
 	*x = GlimpseAST{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2367,7 +2502,7 @@ func (x *GlimpseAST) String() string {
 func (*GlimpseAST) ProtoMessage() {}
 
 func (x *GlimpseAST) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2380,7 +2515,7 @@ func (x *GlimpseAST) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GlimpseAST.ProtoReflect.Descriptor instead.
 func (*GlimpseAST) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GlimpseAST) GetOwn() uint64 {
@@ -2421,7 +2556,7 @@ type GlimpseReply struct {
 
 func (x *GlimpseReply) Reset() {
 	*x = GlimpseReply{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2433,7 +2568,7 @@ func (x *GlimpseReply) String() string {
 func (*GlimpseReply) ProtoMessage() {}
 
 func (x *GlimpseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2446,7 +2581,7 @@ func (x *GlimpseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GlimpseReply.ProtoReflect.Descriptor instead.
 func (*GlimpseReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GlimpseReply) GetLvb() *LVB {
@@ -2479,7 +2614,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2491,7 +2626,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2504,7 +2639,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Target) GetName() []byte {
@@ -2601,7 +2736,7 @@ type RegisterRequest struct {
 
 func (x *RegisterRequest) Reset() {
 	*x = RegisterRequest{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2613,7 +2748,7 @@ func (x *RegisterRequest) String() string {
 func (*RegisterRequest) ProtoMessage() {}
 
 func (x *RegisterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2626,7 +2761,7 @@ func (x *RegisterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterRequest.ProtoReflect.Descriptor instead.
 func (*RegisterRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RegisterRequest) GetFsname() []byte {
@@ -2691,7 +2826,7 @@ type RegisterReply struct {
 
 func (x *RegisterReply) Reset() {
 	*x = RegisterReply{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2703,7 +2838,7 @@ func (x *RegisterReply) String() string {
 func (*RegisterReply) ProtoMessage() {}
 
 func (x *RegisterReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2716,7 +2851,7 @@ func (x *RegisterReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterReply.ProtoReflect.Descriptor instead.
 func (*RegisterReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RegisterReply) GetIndex() uint32 {
@@ -2759,7 +2894,7 @@ type ConfigRequest struct {
 
 func (x *ConfigRequest) Reset() {
 	*x = ConfigRequest{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2771,7 +2906,7 @@ func (x *ConfigRequest) String() string {
 func (*ConfigRequest) ProtoMessage() {}
 
 func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2784,7 +2919,7 @@ func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfigRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ConfigRequest) GetFsname() []byte {
@@ -2818,7 +2953,7 @@ type Param struct {
 
 func (x *Param) Reset() {
 	*x = Param{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2830,7 +2965,7 @@ func (x *Param) String() string {
 func (*Param) ProtoMessage() {}
 
 func (x *Param) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2843,7 +2978,7 @@ func (x *Param) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Param.ProtoReflect.Descriptor instead.
 func (*Param) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Param) GetName() []byte {
@@ -2873,7 +3008,7 @@ type Config struct {
 
 func (x *Config) Reset() {
 	*x = Config{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2885,7 +3020,7 @@ func (x *Config) String() string {
 func (*Config) ProtoMessage() {}
 
 func (x *Config) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2898,7 +3033,7 @@ func (x *Config) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Config.ProtoReflect.Descriptor instead.
 func (*Config) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Config) GetFsname() []byte {
@@ -2947,7 +3082,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2959,7 +3094,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2972,7 +3107,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReportRequest) GetFsname() []byte {
@@ -3003,7 +3138,7 @@ type LookupRequest struct {
 
 func (x *LookupRequest) Reset() {
 	*x = LookupRequest{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3015,7 +3150,7 @@ func (x *LookupRequest) String() string {
 func (*LookupRequest) ProtoMessage() {}
 
 func (x *LookupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3028,7 +3163,7 @@ func (x *LookupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupRequest.ProtoReflect.Descriptor instead.
 func (*LookupRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *LookupRequest) GetCaller() *Caller {
@@ -3080,6 +3215,8 @@ type EntryReply struct {
 	Symlink []byte `protobuf:"bytes,5,opt,name=symlink,proto3" json:"symlink,omitempty"`
 	// parent is the folder's attributes after the change, where the operation changed it.
 	Parent *Attr `protobuf:"bytes,6,opt,name=parent,proto3" json:"parent,omitempty"`
+	// recovery is what a replay of this request needs to know of its first run; the server's own format.
+	Recovery []byte `protobuf:"bytes,15,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	// locks are those granted with the answer.
 	Locks         []*LockGrant `protobuf:"bytes,40,rep,name=locks,proto3" json:"locks,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3088,7 +3225,7 @@ type EntryReply struct {
 
 func (x *EntryReply) Reset() {
 	*x = EntryReply{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3100,7 +3237,7 @@ func (x *EntryReply) String() string {
 func (*EntryReply) ProtoMessage() {}
 
 func (x *EntryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3113,7 +3250,7 @@ func (x *EntryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EntryReply.ProtoReflect.Descriptor instead.
 func (*EntryReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *EntryReply) GetAttr() *Attr {
@@ -3158,6 +3295,13 @@ func (x *EntryReply) GetParent() *Attr {
 	return nil
 }
 
+func (x *EntryReply) GetRecovery() []byte {
+	if x != nil {
+		return x.Recovery
+	}
+	return nil
+}
+
 func (x *EntryReply) GetLocks() []*LockGrant {
 	if x != nil {
 		return x.Locks
@@ -3178,7 +3322,7 @@ type GetattrRequest struct {
 
 func (x *GetattrRequest) Reset() {
 	*x = GetattrRequest{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3190,7 +3334,7 @@ func (x *GetattrRequest) String() string {
 func (*GetattrRequest) ProtoMessage() {}
 
 func (x *GetattrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3203,7 +3347,7 @@ func (x *GetattrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetattrRequest.ProtoReflect.Descriptor instead.
 func (*GetattrRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetattrRequest) GetCaller() *Caller {
@@ -3251,7 +3395,7 @@ type OpenRequest struct {
 
 func (x *OpenRequest) Reset() {
 	*x = OpenRequest{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3263,7 +3407,7 @@ func (x *OpenRequest) String() string {
 func (*OpenRequest) ProtoMessage() {}
 
 func (x *OpenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3276,7 +3420,7 @@ func (x *OpenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRequest.ProtoReflect.Descriptor instead.
 func (*OpenRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *OpenRequest) GetCaller() *Caller {
@@ -3351,7 +3495,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3363,7 +3507,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3376,7 +3520,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CreateRequest) GetCaller() *Caller {
@@ -3507,7 +3651,7 @@ type LinkRequest struct {
 
 func (x *LinkRequest) Reset() {
 	*x = LinkRequest{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3519,7 +3663,7 @@ func (x *LinkRequest) String() string {
 func (*LinkRequest) ProtoMessage() {}
 
 func (x *LinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3532,7 +3676,7 @@ func (x *LinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkRequest.ProtoReflect.Descriptor instead.
 func (*LinkRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *LinkRequest) GetCaller() *Caller {
@@ -3599,7 +3743,7 @@ type UnlinkRequest struct {
 
 func (x *UnlinkRequest) Reset() {
 	*x = UnlinkRequest{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3611,7 +3755,7 @@ func (x *UnlinkRequest) String() string {
 func (*UnlinkRequest) ProtoMessage() {}
 
 func (x *UnlinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3624,7 +3768,7 @@ func (x *UnlinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnlinkRequest.ProtoReflect.Descriptor instead.
 func (*UnlinkRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *UnlinkRequest) GetCaller() *Caller {
@@ -3672,15 +3816,17 @@ func (x *UnlinkRequest) GetCancels() []uint64 {
 type UnlinkReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// attr is the child's after the change; nlink 0 when its last name is gone.
-	Attr          *Attr `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
-	Parent        *Attr `protobuf:"bytes,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	Attr   *Attr `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
+	Parent *Attr `protobuf:"bytes,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	// recovery is what a replay of this request needs to know of its first run; the server's own format.
+	Recovery      []byte `protobuf:"bytes,15,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UnlinkReply) Reset() {
 	*x = UnlinkReply{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3692,7 +3838,7 @@ func (x *UnlinkReply) String() string {
 func (*UnlinkReply) ProtoMessage() {}
 
 func (x *UnlinkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3705,7 +3851,7 @@ func (x *UnlinkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnlinkReply.ProtoReflect.Descriptor instead.
 func (*UnlinkReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *UnlinkReply) GetAttr() *Attr {
@@ -3718,6 +3864,13 @@ func (x *UnlinkReply) GetAttr() *Attr {
 func (x *UnlinkReply) GetParent() *Attr {
 	if x != nil {
 		return x.Parent
+	}
+	return nil
+}
+
+func (x *UnlinkReply) GetRecovery() []byte {
+	if x != nil {
+		return x.Recovery
 	}
 	return nil
 }
@@ -3744,7 +3897,7 @@ type RenameRequest struct {
 
 func (x *RenameRequest) Reset() {
 	*x = RenameRequest{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3756,7 +3909,7 @@ func (x *RenameRequest) String() string {
 func (*RenameRequest) ProtoMessage() {}
 
 func (x *RenameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3769,7 +3922,7 @@ func (x *RenameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
 func (*RenameRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RenameRequest) GetCaller() *Caller {
@@ -3853,16 +4006,18 @@ type RenameReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Moved *Attr                  `protobuf:"bytes,1,opt,name=moved,proto3" json:"moved,omitempty"`
 	// target is the inode that had the new name: exchanged, or unlinked.
-	Target        *Attr `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
-	FromParent    *Attr `protobuf:"bytes,3,opt,name=from_parent,json=fromParent,proto3" json:"from_parent,omitempty"`
-	ToParent      *Attr `protobuf:"bytes,4,opt,name=to_parent,json=toParent,proto3" json:"to_parent,omitempty"`
+	Target     *Attr `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	FromParent *Attr `protobuf:"bytes,3,opt,name=from_parent,json=fromParent,proto3" json:"from_parent,omitempty"`
+	ToParent   *Attr `protobuf:"bytes,4,opt,name=to_parent,json=toParent,proto3" json:"to_parent,omitempty"`
+	// recovery is what a replay of this request needs to know of its first run; the server's own format.
+	Recovery      []byte `protobuf:"bytes,15,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RenameReply) Reset() {
 	*x = RenameReply{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3874,7 +4029,7 @@ func (x *RenameReply) String() string {
 func (*RenameReply) ProtoMessage() {}
 
 func (x *RenameReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3887,7 +4042,7 @@ func (x *RenameReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameReply.ProtoReflect.Descriptor instead.
 func (*RenameReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RenameReply) GetMoved() *Attr {
@@ -3918,6 +4073,13 @@ func (x *RenameReply) GetToParent() *Attr {
 	return nil
 }
 
+func (x *RenameReply) GetRecovery() []byte {
+	if x != nil {
+		return x.Recovery
+	}
+	return nil
+}
+
 type SetattrRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Caller *Caller                `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
@@ -3936,7 +4098,7 @@ type SetattrRequest struct {
 
 func (x *SetattrRequest) Reset() {
 	*x = SetattrRequest{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3948,7 +4110,7 @@ func (x *SetattrRequest) String() string {
 func (*SetattrRequest) ProtoMessage() {}
 
 func (x *SetattrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3961,7 +4123,7 @@ func (x *SetattrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetattrRequest.ProtoReflect.Descriptor instead.
 func (*SetattrRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SetattrRequest) GetCaller() *Caller {
@@ -4041,7 +4203,7 @@ type ReaddirRequest struct {
 
 func (x *ReaddirRequest) Reset() {
 	*x = ReaddirRequest{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4053,7 +4215,7 @@ func (x *ReaddirRequest) String() string {
 func (*ReaddirRequest) ProtoMessage() {}
 
 func (x *ReaddirRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4066,7 +4228,7 @@ func (x *ReaddirRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReaddirRequest.ProtoReflect.Descriptor instead.
 func (*ReaddirRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ReaddirRequest) GetCaller() *Caller {
@@ -4138,7 +4300,7 @@ type ReaddirReply struct {
 
 func (x *ReaddirReply) Reset() {
 	*x = ReaddirReply{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4150,7 +4312,7 @@ func (x *ReaddirReply) String() string {
 func (*ReaddirReply) ProtoMessage() {}
 
 func (x *ReaddirReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4163,7 +4325,7 @@ func (x *ReaddirReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReaddirReply.ProtoReflect.Descriptor instead.
 func (*ReaddirReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ReaddirReply) GetCount() uint32 {
@@ -4205,7 +4367,7 @@ type Dirent struct {
 
 func (x *Dirent) Reset() {
 	*x = Dirent{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4217,7 +4379,7 @@ func (x *Dirent) String() string {
 func (*Dirent) ProtoMessage() {}
 
 func (x *Dirent) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4230,7 +4392,7 @@ func (x *Dirent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dirent.ProtoReflect.Descriptor instead.
 func (*Dirent) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Dirent) GetCookie() uint64 {
@@ -4308,7 +4470,7 @@ type XattrRequest struct {
 
 func (x *XattrRequest) Reset() {
 	*x = XattrRequest{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4320,7 +4482,7 @@ func (x *XattrRequest) String() string {
 func (*XattrRequest) ProtoMessage() {}
 
 func (x *XattrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4333,7 +4495,7 @@ func (x *XattrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrRequest.ProtoReflect.Descriptor instead.
 func (*XattrRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *XattrRequest) GetCaller() *Caller {
@@ -4397,6 +4559,8 @@ type XattrReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Value []byte                 `protobuf:"bytes,1,opt,name=value,proto3" json:"value,omitempty"`
 	Attr  *Attr                  `protobuf:"bytes,2,opt,name=attr,proto3" json:"attr,omitempty"`
+	// recovery is what a replay of this request needs to know of its first run; the server's own format.
+	Recovery []byte `protobuf:"bytes,15,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	// locks are those granted with the answer.
 	Locks         []*LockGrant `protobuf:"bytes,40,rep,name=locks,proto3" json:"locks,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -4405,7 +4569,7 @@ type XattrReply struct {
 
 func (x *XattrReply) Reset() {
 	*x = XattrReply{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4417,7 +4581,7 @@ func (x *XattrReply) String() string {
 func (*XattrReply) ProtoMessage() {}
 
 func (x *XattrReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4430,7 +4594,7 @@ func (x *XattrReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
 func (*XattrReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *XattrReply) GetValue() []byte {
@@ -4443,6 +4607,13 @@ func (x *XattrReply) GetValue() []byte {
 func (x *XattrReply) GetAttr() *Attr {
 	if x != nil {
 		return x.Attr
+	}
+	return nil
+}
+
+func (x *XattrReply) GetRecovery() []byte {
+	if x != nil {
+		return x.Recovery
 	}
 	return nil
 }
@@ -4478,7 +4649,7 @@ type SizeReport struct {
 
 func (x *SizeReport) Reset() {
 	*x = SizeReport{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4490,7 +4661,7 @@ func (x *SizeReport) String() string {
 func (*SizeReport) ProtoMessage() {}
 
 func (x *SizeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4503,7 +4674,7 @@ func (x *SizeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SizeReport.ProtoReflect.Descriptor instead.
 func (*SizeReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SizeReport) GetSeq() uint64 {
@@ -4604,7 +4775,7 @@ type CloseRequest struct {
 
 func (x *CloseRequest) Reset() {
 	*x = CloseRequest{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4616,7 +4787,7 @@ func (x *CloseRequest) String() string {
 func (*CloseRequest) ProtoMessage() {}
 
 func (x *CloseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4629,7 +4800,7 @@ func (x *CloseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRequest.ProtoReflect.Descriptor instead.
 func (*CloseRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CloseRequest) GetSeq() uint64 {
@@ -4677,7 +4848,7 @@ type ReportSizesRequest struct {
 
 func (x *ReportSizesRequest) Reset() {
 	*x = ReportSizesRequest{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4689,7 +4860,7 @@ func (x *ReportSizesRequest) String() string {
 func (*ReportSizesRequest) ProtoMessage() {}
 
 func (x *ReportSizesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4702,12 +4873,235 @@ func (x *ReportSizesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportSizesRequest.ProtoReflect.Descriptor instead.
 func (*ReportSizesRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReportSizesRequest) GetReports() []*SizeReport {
 	if x != nil {
 		return x.Reports
+	}
+	return nil
+}
+
+// ReportReply answers CLOSE and REPORT_SIZES where they have changed something.
+type ReportReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// recovery is what a replay of this request needs to know of its first run; the server's own format.
+	Recovery      []byte `protobuf:"bytes,15,opt,name=recovery,proto3" json:"recovery,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportReply) Reset() {
+	*x = ReportReply{}
+	mi := &file_wire_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportReply) ProtoMessage() {}
+
+func (x *ReportReply) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportReply.ProtoReflect.Descriptor instead.
+func (*ReportReply) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *ReportReply) GetRecovery() []byte {
+	if x != nil {
+		return x.Recovery
+	}
+	return nil
+}
+
+// ReopenRequest hands back opens, and what this client may have written, to an MDT that was started again.
+type ReopenRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Opens         []*Reopen              `protobuf:"bytes,1,rep,name=opens,proto3" json:"opens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReopenRequest) Reset() {
+	*x = ReopenRequest{}
+	mi := &file_wire_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReopenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReopenRequest) ProtoMessage() {}
+
+func (x *ReopenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReopenRequest.ProtoReflect.Descriptor instead.
+func (*ReopenRequest) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *ReopenRequest) GetOpens() []*Reopen {
+	if x != nil {
+		return x.Opens
+	}
+	return nil
+}
+
+// Reopen is one open, or with handle 0 a file that the client is a writer of without one.
+type Reopen struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Seq   uint64                 `protobuf:"fixed64,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Oid   uint32                 `protobuf:"varint,2,opt,name=oid,proto3" json:"oid,omitempty"`
+	// handle and flags are those of the open.
+	Handle uint64 `protobuf:"varint,3,opt,name=handle,proto3" json:"handle,omitempty"`
+	Flags  uint32 `protobuf:"varint,4,opt,name=flags,proto3" json:"flags,omitempty"`
+	// writer says that the client may hold bytes which the file's size does not count; setattr_gen is that of its last truncate.
+	Writer        bool   `protobuf:"varint,5,opt,name=writer,proto3" json:"writer,omitempty"`
+	SetattrGen    uint32 `protobuf:"varint,6,opt,name=setattr_gen,json=setattrGen,proto3" json:"setattr_gen,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reopen) Reset() {
+	*x = Reopen{}
+	mi := &file_wire_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reopen) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reopen) ProtoMessage() {}
+
+func (x *Reopen) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reopen.ProtoReflect.Descriptor instead.
+func (*Reopen) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *Reopen) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Reopen) GetOid() uint32 {
+	if x != nil {
+		return x.Oid
+	}
+	return 0
+}
+
+func (x *Reopen) GetHandle() uint64 {
+	if x != nil {
+		return x.Handle
+	}
+	return 0
+}
+
+func (x *Reopen) GetFlags() uint32 {
+	if x != nil {
+		return x.Flags
+	}
+	return 0
+}
+
+func (x *Reopen) GetWriter() bool {
+	if x != nil {
+		return x.Writer
+	}
+	return false
+}
+
+func (x *Reopen) GetSetattrGen() uint32 {
+	if x != nil {
+		return x.SetattrGen
+	}
+	return 0
+}
+
+// ReopenReply has a status for each open: 0, or why it could not be taken back.
+type ReopenReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Status        []uint32               `protobuf:"varint,1,rep,packed,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReopenReply) Reset() {
+	*x = ReopenReply{}
+	mi := &file_wire_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReopenReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReopenReply) ProtoMessage() {}
+
+func (x *ReopenReply) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReopenReply.ProtoReflect.Descriptor instead.
+func (*ReopenReply) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ReopenReply) GetStatus() []uint32 {
+	if x != nil {
+		return x.Status
 	}
 	return nil
 }
@@ -4724,7 +5118,7 @@ type SyncRequest struct {
 
 func (x *SyncRequest) Reset() {
 	*x = SyncRequest{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4736,7 +5130,7 @@ func (x *SyncRequest) String() string {
 func (*SyncRequest) ProtoMessage() {}
 
 func (x *SyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4749,7 +5143,7 @@ func (x *SyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest.ProtoReflect.Descriptor instead.
 func (*SyncRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SyncRequest) GetSeq() uint64 {
@@ -4783,7 +5177,7 @@ type SeqReply struct {
 
 func (x *SeqReply) Reset() {
 	*x = SeqReply{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4795,7 +5189,7 @@ func (x *SeqReply) String() string {
 func (*SeqReply) ProtoMessage() {}
 
 func (x *SeqReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4808,7 +5202,7 @@ func (x *SeqReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeqReply.ProtoReflect.Descriptor instead.
 func (*SeqReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *SeqReply) GetFirst() uint64 {
@@ -4838,7 +5232,7 @@ type PathRequest struct {
 
 func (x *PathRequest) Reset() {
 	*x = PathRequest{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4850,7 +5244,7 @@ func (x *PathRequest) String() string {
 func (*PathRequest) ProtoMessage() {}
 
 func (x *PathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4863,7 +5257,7 @@ func (x *PathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathRequest.ProtoReflect.Descriptor instead.
 func (*PathRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *PathRequest) GetCaller() *Caller {
@@ -4903,7 +5297,7 @@ type PathReply struct {
 
 func (x *PathReply) Reset() {
 	*x = PathReply{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4915,7 +5309,7 @@ func (x *PathReply) String() string {
 func (*PathReply) ProtoMessage() {}
 
 func (x *PathReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4928,7 +5322,7 @@ func (x *PathReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathReply.ProtoReflect.Descriptor instead.
 func (*PathReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *PathReply) GetPaths() [][]byte {
@@ -4955,7 +5349,7 @@ type LayoutRequest struct {
 
 func (x *LayoutRequest) Reset() {
 	*x = LayoutRequest{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4967,7 +5361,7 @@ func (x *LayoutRequest) String() string {
 func (*LayoutRequest) ProtoMessage() {}
 
 func (x *LayoutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4980,7 +5374,7 @@ func (x *LayoutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayoutRequest.ProtoReflect.Descriptor instead.
 func (*LayoutRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *LayoutRequest) GetCaller() *Caller {
@@ -5034,7 +5428,7 @@ type ParentsReply struct {
 
 func (x *ParentsReply) Reset() {
 	*x = ParentsReply{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5046,7 +5440,7 @@ func (x *ParentsReply) String() string {
 func (*ParentsReply) ProtoMessage() {}
 
 func (x *ParentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5059,7 +5453,7 @@ func (x *ParentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParentsReply.ProtoReflect.Descriptor instead.
 func (*ParentsReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ParentsReply) GetLinks() []*ParentsReply_Link {
@@ -5083,7 +5477,7 @@ type Object struct {
 
 func (x *Object) Reset() {
 	*x = Object{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5095,7 +5489,7 @@ func (x *Object) String() string {
 func (*Object) ProtoMessage() {}
 
 func (x *Object) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5108,7 +5502,7 @@ func (x *Object) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Object.ProtoReflect.Descriptor instead.
 func (*Object) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Object) GetGroup() uint32 {
@@ -5160,7 +5554,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5172,7 +5566,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5185,7 +5579,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ReadRequest) GetObject() *Object {
@@ -5227,7 +5621,7 @@ type ReadReply struct {
 
 func (x *ReadReply) Reset() {
 	*x = ReadReply{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5239,7 +5633,7 @@ func (x *ReadReply) String() string {
 func (*ReadReply) ProtoMessage() {}
 
 func (x *ReadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5252,7 +5646,7 @@ func (x *ReadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadReply.ProtoReflect.Descriptor instead.
 func (*ReadReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ReadReply) GetSize() uint64 {
@@ -5286,7 +5680,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5298,7 +5692,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5311,7 +5705,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *WriteRequest) GetObject() *Object {
@@ -5409,7 +5803,7 @@ type ObjectReply struct {
 
 func (x *ObjectReply) Reset() {
 	*x = ObjectReply{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5421,7 +5815,7 @@ func (x *ObjectReply) String() string {
 func (*ObjectReply) ProtoMessage() {}
 
 func (x *ObjectReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5434,7 +5828,7 @@ func (x *ObjectReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectReply.ProtoReflect.Descriptor instead.
 func (*ObjectReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ObjectReply) GetSize() uint64 {
@@ -5505,7 +5899,7 @@ type PunchRequest struct {
 
 func (x *PunchRequest) Reset() {
 	*x = PunchRequest{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5517,7 +5911,7 @@ func (x *PunchRequest) String() string {
 func (*PunchRequest) ProtoMessage() {}
 
 func (x *PunchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5530,7 +5924,7 @@ func (x *PunchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PunchRequest.ProtoReflect.Descriptor instead.
 func (*PunchRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *PunchRequest) GetObject() *Object {
@@ -5602,7 +5996,7 @@ type FallocateRequest struct {
 
 func (x *FallocateRequest) Reset() {
 	*x = FallocateRequest{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5614,7 +6008,7 @@ func (x *FallocateRequest) String() string {
 func (*FallocateRequest) ProtoMessage() {}
 
 func (x *FallocateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5627,7 +6021,7 @@ func (x *FallocateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FallocateRequest.ProtoReflect.Descriptor instead.
 func (*FallocateRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{62}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *FallocateRequest) GetObject() *Object {
@@ -5701,7 +6095,7 @@ type SeekRequest struct {
 
 func (x *SeekRequest) Reset() {
 	*x = SeekRequest{}
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5713,7 +6107,7 @@ func (x *SeekRequest) String() string {
 func (*SeekRequest) ProtoMessage() {}
 
 func (x *SeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5726,7 +6120,7 @@ func (x *SeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekRequest.ProtoReflect.Descriptor instead.
 func (*SeekRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63}
+	return file_wire_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *SeekRequest) GetObject() *Object {
@@ -5766,7 +6160,7 @@ type GlimpseRequest struct {
 
 func (x *GlimpseRequest) Reset() {
 	*x = GlimpseRequest{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5778,7 +6172,7 @@ func (x *GlimpseRequest) String() string {
 func (*GlimpseRequest) ProtoMessage() {}
 
 func (x *GlimpseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5791,7 +6185,7 @@ func (x *GlimpseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GlimpseRequest.ProtoReflect.Descriptor instead.
 func (*GlimpseRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{64}
+	return file_wire_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GlimpseRequest) GetObject() *Object {
@@ -5811,7 +6205,7 @@ type ObjectSyncRequest struct {
 
 func (x *ObjectSyncRequest) Reset() {
 	*x = ObjectSyncRequest{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5823,7 +6217,7 @@ func (x *ObjectSyncRequest) String() string {
 func (*ObjectSyncRequest) ProtoMessage() {}
 
 func (x *ObjectSyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5836,7 +6230,7 @@ func (x *ObjectSyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectSyncRequest.ProtoReflect.Descriptor instead.
 func (*ObjectSyncRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{65}
+	return file_wire_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ObjectSyncRequest) GetObject() *Object {
@@ -5870,7 +6264,7 @@ type ObjectSetattrRequest struct {
 
 func (x *ObjectSetattrRequest) Reset() {
 	*x = ObjectSetattrRequest{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5882,7 +6276,7 @@ func (x *ObjectSetattrRequest) String() string {
 func (*ObjectSetattrRequest) ProtoMessage() {}
 
 func (x *ObjectSetattrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5895,7 +6289,7 @@ func (x *ObjectSetattrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectSetattrRequest.ProtoReflect.Descriptor instead.
 func (*ObjectSetattrRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{66}
+	return file_wire_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ObjectSetattrRequest) GetObject() *Object {
@@ -5961,7 +6355,7 @@ type PrecreateRequest struct {
 
 func (x *PrecreateRequest) Reset() {
 	*x = PrecreateRequest{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5973,7 +6367,7 @@ func (x *PrecreateRequest) String() string {
 func (*PrecreateRequest) ProtoMessage() {}
 
 func (x *PrecreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5986,7 +6380,7 @@ func (x *PrecreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrecreateRequest.ProtoReflect.Descriptor instead.
 func (*PrecreateRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{67}
+	return file_wire_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *PrecreateRequest) GetGroup() uint32 {
@@ -6026,7 +6420,7 @@ type PrecreateReply struct {
 
 func (x *PrecreateReply) Reset() {
 	*x = PrecreateReply{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6038,7 +6432,7 @@ func (x *PrecreateReply) String() string {
 func (*PrecreateReply) ProtoMessage() {}
 
 func (x *PrecreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6051,7 +6445,7 @@ func (x *PrecreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrecreateReply.ProtoReflect.Descriptor instead.
 func (*PrecreateReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68}
+	return file_wire_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *PrecreateReply) GetLast() uint64 {
@@ -6072,7 +6466,7 @@ type DestroyRequest struct {
 
 func (x *DestroyRequest) Reset() {
 	*x = DestroyRequest{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6084,7 +6478,7 @@ func (x *DestroyRequest) String() string {
 func (*DestroyRequest) ProtoMessage() {}
 
 func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6097,7 +6491,7 @@ func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyRequest.ProtoReflect.Descriptor instead.
 func (*DestroyRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{69}
+	return file_wire_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *DestroyRequest) GetGroup() uint32 {
@@ -6125,7 +6519,7 @@ type ParentsReply_Link struct {
 
 func (x *ParentsReply_Link) Reset() {
 	*x = ParentsReply_Link{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6137,7 +6531,7 @@ func (x *ParentsReply_Link) String() string {
 func (*ParentsReply_Link) ProtoMessage() {}
 
 func (x *ParentsReply_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6150,7 +6544,7 @@ func (x *ParentsReply_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParentsReply_Link.ProtoReflect.Descriptor instead.
 func (*ParentsReply_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55, 0}
+	return file_wire_proto_rawDescGZIP(), []int{61, 0}
 }
 
 func (x *ParentsReply_Link) GetSeq() uint64 {
@@ -6260,7 +6654,16 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"recovering\x18\x10 \x01(\bR\n" +
 	"recoveringJ\x04\b\t\x10\n" +
-	"\"\xcc\x01\n" +
+	"\"\x8f\x01\n" +
+	"\rReplayRequest\x12\x0e\n" +
+	"\x02op\x18\x01 \x01(\rR\x02op\x12\x10\n" +
+	"\x03xid\x18\x02 \x01(\x04R\x03xid\x12\x12\n" +
+	"\x04slot\x18\x03 \x01(\rR\x04slot\x12\x18\n" +
+	"\atransno\x18\x04 \x01(\x06R\atransno\x12\x18\n" +
+	"\arequest\x18\x05 \x01(\fR\arequest\x12\x14\n" +
+	"\x05reply\x18\x06 \x01(\fR\x05reply\")\n" +
+	"\x11ReplayDoneRequest\x12\x14\n" +
+	"\x05stage\x18\x01 \x01(\rR\x05stage\"\xcc\x01\n" +
 	"\vStatfsReply\x12\x1f\n" +
 	"\vtotal_bytes\x18\x01 \x01(\x04R\n" +
 	"totalBytes\x12\x1d\n" +
@@ -6483,7 +6886,7 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"parent_oid\x18\x03 \x01(\rR\tparentOid\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\fR\x04name\x12)\n" +
-	"\x04want\x18) \x01(\v2\x15.strake.wire.LockWantR\x04want\"\xf0\x01\n" +
+	"\x04want\x18) \x01(\v2\x15.strake.wire.LockWantR\x04want\"\x8c\x02\n" +
 	"\n" +
 	"EntryReply\x12%\n" +
 	"\x04attr\x18\x01 \x01(\v2\x11.strake.wire.AttrR\x04attr\x12\x16\n" +
@@ -6491,7 +6894,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x06handle\x18\x03 \x01(\x04R\x06handle\x12\x18\n" +
 	"\acreated\x18\x04 \x01(\bR\acreated\x12\x18\n" +
 	"\asymlink\x18\x05 \x01(\fR\asymlink\x12)\n" +
-	"\x06parent\x18\x06 \x01(\v2\x11.strake.wire.AttrR\x06parent\x12,\n" +
+	"\x06parent\x18\x06 \x01(\v2\x11.strake.wire.AttrR\x06parent\x12\x1a\n" +
+	"\brecovery\x18\x0f \x01(\fR\brecovery\x12,\n" +
 	"\x05locks\x18( \x03(\v2\x16.strake.wire.LockGrantR\x05locks\"\x8c\x01\n" +
 	"\x0eGetattrRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x10\n" +
@@ -6543,10 +6947,11 @@ const file_wire_proto_rawDesc = "" +
 	"parent_oid\x18\x03 \x01(\rR\tparentOid\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\fR\x04name\x12\x14\n" +
 	"\x05rmdir\x18\x05 \x01(\bR\x05rmdir\x12\x18\n" +
-	"\acancels\x18( \x03(\x06R\acancels\"_\n" +
+	"\acancels\x18( \x03(\x06R\acancels\"{\n" +
 	"\vUnlinkReply\x12%\n" +
 	"\x04attr\x18\x01 \x01(\v2\x11.strake.wire.AttrR\x04attr\x12)\n" +
-	"\x06parent\x18\x02 \x01(\v2\x11.strake.wire.AttrR\x06parent\"\xcc\x02\n" +
+	"\x06parent\x18\x02 \x01(\v2\x11.strake.wire.AttrR\x06parent\x12\x1a\n" +
+	"\brecovery\x18\x0f \x01(\fR\brecovery\"\xcc\x02\n" +
 	"\rRenameRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x19\n" +
 	"\bfrom_seq\x18\x02 \x01(\x06R\afromSeq\x12\x19\n" +
@@ -6559,13 +6964,14 @@ const file_wire_proto_rawDesc = "" +
 	"\fwhiteout_seq\x18\t \x01(\x06R\vwhiteoutSeq\x12!\n" +
 	"\fwhiteout_oid\x18\n" +
 	" \x01(\rR\vwhiteoutOid\x12\x18\n" +
-	"\acancels\x18( \x03(\x06R\acancels\"\xc5\x01\n" +
+	"\acancels\x18( \x03(\x06R\acancels\"\xe1\x01\n" +
 	"\vRenameReply\x12'\n" +
 	"\x05moved\x18\x01 \x01(\v2\x11.strake.wire.AttrR\x05moved\x12)\n" +
 	"\x06target\x18\x02 \x01(\v2\x11.strake.wire.AttrR\x06target\x122\n" +
 	"\vfrom_parent\x18\x03 \x01(\v2\x11.strake.wire.AttrR\n" +
 	"fromParent\x12.\n" +
-	"\tto_parent\x18\x04 \x01(\v2\x11.strake.wire.AttrR\btoParent\"\xfb\x01\n" +
+	"\tto_parent\x18\x04 \x01(\v2\x11.strake.wire.AttrR\btoParent\x12\x1a\n" +
+	"\brecovery\x18\x0f \x01(\fR\brecovery\"\xfb\x01\n" +
 	"\x0eSetattrRequest\x12+\n" +
 	"\x06caller\x18\x01 \x01(\v2\x13.strake.wire.CallerR\x06caller\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x10\n" +
@@ -6606,11 +7012,12 @@ const file_wire_proto_rawDesc = "" +
 	"\x05value\x18\x05 \x01(\fR\x05value\x12\x14\n" +
 	"\x05flags\x18\x06 \x01(\rR\x05flags\x12\x18\n" +
 	"\acancels\x18( \x03(\x06R\acancels\x12)\n" +
-	"\x04want\x18) \x01(\v2\x15.strake.wire.LockWantR\x04want\"w\n" +
+	"\x04want\x18) \x01(\v2\x15.strake.wire.LockWantR\x04want\"\x93\x01\n" +
 	"\n" +
 	"XattrReply\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\fR\x05value\x12%\n" +
-	"\x04attr\x18\x02 \x01(\v2\x11.strake.wire.AttrR\x04attr\x12,\n" +
+	"\x04attr\x18\x02 \x01(\v2\x11.strake.wire.AttrR\x04attr\x12\x1a\n" +
+	"\brecovery\x18\x0f \x01(\fR\brecovery\x12,\n" +
 	"\x05locks\x18( \x03(\v2\x16.strake.wire.LockGrantR\x05locks\"\xb7\x02\n" +
 	"\n" +
 	"SizeReport\x12\x10\n" +
@@ -6637,7 +7044,21 @@ const file_wire_proto_rawDesc = "" +
 	"\x06report\x18\x04 \x01(\v2\x17.strake.wire.SizeReportR\x06report\x12\x18\n" +
 	"\acancels\x18( \x03(\x06R\acancels\"G\n" +
 	"\x12ReportSizesRequest\x121\n" +
-	"\areports\x18\x01 \x03(\v2\x17.strake.wire.SizeReportR\areports\"C\n" +
+	"\areports\x18\x01 \x03(\v2\x17.strake.wire.SizeReportR\areports\")\n" +
+	"\vReportReply\x12\x1a\n" +
+	"\brecovery\x18\x0f \x01(\fR\brecovery\":\n" +
+	"\rReopenRequest\x12)\n" +
+	"\x05opens\x18\x01 \x03(\v2\x13.strake.wire.ReopenR\x05opens\"\x93\x01\n" +
+	"\x06Reopen\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x10\n" +
+	"\x03oid\x18\x02 \x01(\rR\x03oid\x12\x16\n" +
+	"\x06handle\x18\x03 \x01(\x04R\x06handle\x12\x14\n" +
+	"\x05flags\x18\x04 \x01(\rR\x05flags\x12\x16\n" +
+	"\x06writer\x18\x05 \x01(\bR\x06writer\x12\x1f\n" +
+	"\vsetattr_gen\x18\x06 \x01(\rR\n" +
+	"setattrGen\"%\n" +
+	"\vReopenReply\x12\x16\n" +
+	"\x06status\x18\x01 \x03(\rR\x06status\"C\n" +
 	"\vSyncRequest\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x10\n" +
 	"\x03oid\x18\x02 \x01(\rR\x03oid\x12\x10\n" +
@@ -6763,7 +7184,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
 var file_wire_proto_goTypes = []any{
 	(*Empty)(nil),                // 0: strake.wire.Empty
 	(*ErrorReply)(nil),           // 1: strake.wire.ErrorReply
@@ -6771,89 +7192,95 @@ var file_wire_proto_goTypes = []any{
 	(*Attr)(nil),                 // 3: strake.wire.Attr
 	(*ConnectRequest)(nil),       // 4: strake.wire.ConnectRequest
 	(*ConnectReply)(nil),         // 5: strake.wire.ConnectReply
-	(*StatfsReply)(nil),          // 6: strake.wire.StatfsReply
-	(*LVB)(nil),                  // 7: strake.wire.LVB
-	(*EnqueueRequest)(nil),       // 8: strake.wire.EnqueueRequest
-	(*EnqueueReply)(nil),         // 9: strake.wire.EnqueueReply
-	(*LockWant)(nil),             // 10: strake.wire.LockWant
-	(*LockGrant)(nil),            // 11: strake.wire.LockGrant
-	(*ConvertRequest)(nil),       // 12: strake.wire.ConvertRequest
-	(*ConvertReply)(nil),         // 13: strake.wire.ConvertReply
-	(*CancelRequest)(nil),        // 14: strake.wire.CancelRequest
-	(*CancelReply)(nil),          // 15: strake.wire.CancelReply
-	(*ProlongRequest)(nil),       // 16: strake.wire.ProlongRequest
-	(*ProlongReply)(nil),         // 17: strake.wire.ProlongReply
-	(*FlockRequest)(nil),         // 18: strake.wire.FlockRequest
-	(*FlockReply)(nil),           // 19: strake.wire.FlockReply
-	(*BlockingAST)(nil),          // 20: strake.wire.BlockingAST
-	(*CompletionAST)(nil),        // 21: strake.wire.CompletionAST
-	(*GlimpseAST)(nil),           // 22: strake.wire.GlimpseAST
-	(*GlimpseReply)(nil),         // 23: strake.wire.GlimpseReply
-	(*Target)(nil),               // 24: strake.wire.Target
-	(*RegisterRequest)(nil),      // 25: strake.wire.RegisterRequest
-	(*RegisterReply)(nil),        // 26: strake.wire.RegisterReply
-	(*ConfigRequest)(nil),        // 27: strake.wire.ConfigRequest
-	(*Param)(nil),                // 28: strake.wire.Param
-	(*Config)(nil),               // 29: strake.wire.Config
-	(*ReportRequest)(nil),        // 30: strake.wire.ReportRequest
-	(*LookupRequest)(nil),        // 31: strake.wire.LookupRequest
-	(*EntryReply)(nil),           // 32: strake.wire.EntryReply
-	(*GetattrRequest)(nil),       // 33: strake.wire.GetattrRequest
-	(*OpenRequest)(nil),          // 34: strake.wire.OpenRequest
-	(*CreateRequest)(nil),        // 35: strake.wire.CreateRequest
-	(*LinkRequest)(nil),          // 36: strake.wire.LinkRequest
-	(*UnlinkRequest)(nil),        // 37: strake.wire.UnlinkRequest
-	(*UnlinkReply)(nil),          // 38: strake.wire.UnlinkReply
-	(*RenameRequest)(nil),        // 39: strake.wire.RenameRequest
-	(*RenameReply)(nil),          // 40: strake.wire.RenameReply
-	(*SetattrRequest)(nil),       // 41: strake.wire.SetattrRequest
-	(*ReaddirRequest)(nil),       // 42: strake.wire.ReaddirRequest
-	(*ReaddirReply)(nil),         // 43: strake.wire.ReaddirReply
-	(*Dirent)(nil),               // 44: strake.wire.Dirent
-	(*XattrRequest)(nil),         // 45: strake.wire.XattrRequest
-	(*XattrReply)(nil),           // 46: strake.wire.XattrReply
-	(*SizeReport)(nil),           // 47: strake.wire.SizeReport
-	(*CloseRequest)(nil),         // 48: strake.wire.CloseRequest
-	(*ReportSizesRequest)(nil),   // 49: strake.wire.ReportSizesRequest
-	(*SyncRequest)(nil),          // 50: strake.wire.SyncRequest
-	(*SeqReply)(nil),             // 51: strake.wire.SeqReply
-	(*PathRequest)(nil),          // 52: strake.wire.PathRequest
-	(*PathReply)(nil),            // 53: strake.wire.PathReply
-	(*LayoutRequest)(nil),        // 54: strake.wire.LayoutRequest
-	(*ParentsReply)(nil),         // 55: strake.wire.ParentsReply
-	(*Object)(nil),               // 56: strake.wire.Object
-	(*ReadRequest)(nil),          // 57: strake.wire.ReadRequest
-	(*ReadReply)(nil),            // 58: strake.wire.ReadReply
-	(*WriteRequest)(nil),         // 59: strake.wire.WriteRequest
-	(*ObjectReply)(nil),          // 60: strake.wire.ObjectReply
-	(*PunchRequest)(nil),         // 61: strake.wire.PunchRequest
-	(*FallocateRequest)(nil),     // 62: strake.wire.FallocateRequest
-	(*SeekRequest)(nil),          // 63: strake.wire.SeekRequest
-	(*GlimpseRequest)(nil),       // 64: strake.wire.GlimpseRequest
-	(*ObjectSyncRequest)(nil),    // 65: strake.wire.ObjectSyncRequest
-	(*ObjectSetattrRequest)(nil), // 66: strake.wire.ObjectSetattrRequest
-	(*PrecreateRequest)(nil),     // 67: strake.wire.PrecreateRequest
-	(*PrecreateReply)(nil),       // 68: strake.wire.PrecreateReply
-	(*DestroyRequest)(nil),       // 69: strake.wire.DestroyRequest
-	(*ParentsReply_Link)(nil),    // 70: strake.wire.ParentsReply.Link
+	(*ReplayRequest)(nil),        // 6: strake.wire.ReplayRequest
+	(*ReplayDoneRequest)(nil),    // 7: strake.wire.ReplayDoneRequest
+	(*StatfsReply)(nil),          // 8: strake.wire.StatfsReply
+	(*LVB)(nil),                  // 9: strake.wire.LVB
+	(*EnqueueRequest)(nil),       // 10: strake.wire.EnqueueRequest
+	(*EnqueueReply)(nil),         // 11: strake.wire.EnqueueReply
+	(*LockWant)(nil),             // 12: strake.wire.LockWant
+	(*LockGrant)(nil),            // 13: strake.wire.LockGrant
+	(*ConvertRequest)(nil),       // 14: strake.wire.ConvertRequest
+	(*ConvertReply)(nil),         // 15: strake.wire.ConvertReply
+	(*CancelRequest)(nil),        // 16: strake.wire.CancelRequest
+	(*CancelReply)(nil),          // 17: strake.wire.CancelReply
+	(*ProlongRequest)(nil),       // 18: strake.wire.ProlongRequest
+	(*ProlongReply)(nil),         // 19: strake.wire.ProlongReply
+	(*FlockRequest)(nil),         // 20: strake.wire.FlockRequest
+	(*FlockReply)(nil),           // 21: strake.wire.FlockReply
+	(*BlockingAST)(nil),          // 22: strake.wire.BlockingAST
+	(*CompletionAST)(nil),        // 23: strake.wire.CompletionAST
+	(*GlimpseAST)(nil),           // 24: strake.wire.GlimpseAST
+	(*GlimpseReply)(nil),         // 25: strake.wire.GlimpseReply
+	(*Target)(nil),               // 26: strake.wire.Target
+	(*RegisterRequest)(nil),      // 27: strake.wire.RegisterRequest
+	(*RegisterReply)(nil),        // 28: strake.wire.RegisterReply
+	(*ConfigRequest)(nil),        // 29: strake.wire.ConfigRequest
+	(*Param)(nil),                // 30: strake.wire.Param
+	(*Config)(nil),               // 31: strake.wire.Config
+	(*ReportRequest)(nil),        // 32: strake.wire.ReportRequest
+	(*LookupRequest)(nil),        // 33: strake.wire.LookupRequest
+	(*EntryReply)(nil),           // 34: strake.wire.EntryReply
+	(*GetattrRequest)(nil),       // 35: strake.wire.GetattrRequest
+	(*OpenRequest)(nil),          // 36: strake.wire.OpenRequest
+	(*CreateRequest)(nil),        // 37: strake.wire.CreateRequest
+	(*LinkRequest)(nil),          // 38: strake.wire.LinkRequest
+	(*UnlinkRequest)(nil),        // 39: strake.wire.UnlinkRequest
+	(*UnlinkReply)(nil),          // 40: strake.wire.UnlinkReply
+	(*RenameRequest)(nil),        // 41: strake.wire.RenameRequest
+	(*RenameReply)(nil),          // 42: strake.wire.RenameReply
+	(*SetattrRequest)(nil),       // 43: strake.wire.SetattrRequest
+	(*ReaddirRequest)(nil),       // 44: strake.wire.ReaddirRequest
+	(*ReaddirReply)(nil),         // 45: strake.wire.ReaddirReply
+	(*Dirent)(nil),               // 46: strake.wire.Dirent
+	(*XattrRequest)(nil),         // 47: strake.wire.XattrRequest
+	(*XattrReply)(nil),           // 48: strake.wire.XattrReply
+	(*SizeReport)(nil),           // 49: strake.wire.SizeReport
+	(*CloseRequest)(nil),         // 50: strake.wire.CloseRequest
+	(*ReportSizesRequest)(nil),   // 51: strake.wire.ReportSizesRequest
+	(*ReportReply)(nil),          // 52: strake.wire.ReportReply
+	(*ReopenRequest)(nil),        // 53: strake.wire.ReopenRequest
+	(*Reopen)(nil),               // 54: strake.wire.Reopen
+	(*ReopenReply)(nil),          // 55: strake.wire.ReopenReply
+	(*SyncRequest)(nil),          // 56: strake.wire.SyncRequest
+	(*SeqReply)(nil),             // 57: strake.wire.SeqReply
+	(*PathRequest)(nil),          // 58: strake.wire.PathRequest
+	(*PathReply)(nil),            // 59: strake.wire.PathReply
+	(*LayoutRequest)(nil),        // 60: strake.wire.LayoutRequest
+	(*ParentsReply)(nil),         // 61: strake.wire.ParentsReply
+	(*Object)(nil),               // 62: strake.wire.Object
+	(*ReadRequest)(nil),          // 63: strake.wire.ReadRequest
+	(*ReadReply)(nil),            // 64: strake.wire.ReadReply
+	(*WriteRequest)(nil),         // 65: strake.wire.WriteRequest
+	(*ObjectReply)(nil),          // 66: strake.wire.ObjectReply
+	(*PunchRequest)(nil),         // 67: strake.wire.PunchRequest
+	(*FallocateRequest)(nil),     // 68: strake.wire.FallocateRequest
+	(*SeekRequest)(nil),          // 69: strake.wire.SeekRequest
+	(*GlimpseRequest)(nil),       // 70: strake.wire.GlimpseRequest
+	(*ObjectSyncRequest)(nil),    // 71: strake.wire.ObjectSyncRequest
+	(*ObjectSetattrRequest)(nil), // 72: strake.wire.ObjectSetattrRequest
+	(*PrecreateRequest)(nil),     // 73: strake.wire.PrecreateRequest
+	(*PrecreateReply)(nil),       // 74: strake.wire.PrecreateReply
+	(*DestroyRequest)(nil),       // 75: strake.wire.DestroyRequest
+	(*ParentsReply_Link)(nil),    // 76: strake.wire.ParentsReply.Link
 }
 var file_wire_proto_depIdxs = []int32{
-	7,  // 0: strake.wire.GlimpseReply.lvb:type_name -> strake.wire.LVB
-	6,  // 1: strake.wire.Target.statfs:type_name -> strake.wire.StatfsReply
-	24, // 2: strake.wire.Config.targets:type_name -> strake.wire.Target
-	28, // 3: strake.wire.Config.params:type_name -> strake.wire.Param
-	24, // 4: strake.wire.ReportRequest.targets:type_name -> strake.wire.Target
+	9,  // 0: strake.wire.GlimpseReply.lvb:type_name -> strake.wire.LVB
+	8,  // 1: strake.wire.Target.statfs:type_name -> strake.wire.StatfsReply
+	26, // 2: strake.wire.Config.targets:type_name -> strake.wire.Target
+	30, // 3: strake.wire.Config.params:type_name -> strake.wire.Param
+	26, // 4: strake.wire.ReportRequest.targets:type_name -> strake.wire.Target
 	2,  // 5: strake.wire.LookupRequest.caller:type_name -> strake.wire.Caller
-	10, // 6: strake.wire.LookupRequest.want:type_name -> strake.wire.LockWant
+	12, // 6: strake.wire.LookupRequest.want:type_name -> strake.wire.LockWant
 	3,  // 7: strake.wire.EntryReply.attr:type_name -> strake.wire.Attr
 	3,  // 8: strake.wire.EntryReply.parent:type_name -> strake.wire.Attr
-	11, // 9: strake.wire.EntryReply.locks:type_name -> strake.wire.LockGrant
+	13, // 9: strake.wire.EntryReply.locks:type_name -> strake.wire.LockGrant
 	2,  // 10: strake.wire.GetattrRequest.caller:type_name -> strake.wire.Caller
-	10, // 11: strake.wire.GetattrRequest.want:type_name -> strake.wire.LockWant
+	12, // 11: strake.wire.GetattrRequest.want:type_name -> strake.wire.LockWant
 	2,  // 12: strake.wire.OpenRequest.caller:type_name -> strake.wire.Caller
-	10, // 13: strake.wire.OpenRequest.want:type_name -> strake.wire.LockWant
+	12, // 13: strake.wire.OpenRequest.want:type_name -> strake.wire.LockWant
 	2,  // 14: strake.wire.CreateRequest.caller:type_name -> strake.wire.Caller
-	10, // 15: strake.wire.CreateRequest.want:type_name -> strake.wire.LockWant
+	12, // 15: strake.wire.CreateRequest.want:type_name -> strake.wire.LockWant
 	2,  // 16: strake.wire.LinkRequest.caller:type_name -> strake.wire.Caller
 	2,  // 17: strake.wire.UnlinkRequest.caller:type_name -> strake.wire.Caller
 	3,  // 18: strake.wire.UnlinkReply.attr:type_name -> strake.wire.Attr
@@ -6865,36 +7292,37 @@ var file_wire_proto_depIdxs = []int32{
 	3,  // 24: strake.wire.RenameReply.to_parent:type_name -> strake.wire.Attr
 	2,  // 25: strake.wire.SetattrRequest.caller:type_name -> strake.wire.Caller
 	3,  // 26: strake.wire.SetattrRequest.attr:type_name -> strake.wire.Attr
-	10, // 27: strake.wire.SetattrRequest.want:type_name -> strake.wire.LockWant
+	12, // 27: strake.wire.SetattrRequest.want:type_name -> strake.wire.LockWant
 	2,  // 28: strake.wire.ReaddirRequest.caller:type_name -> strake.wire.Caller
-	10, // 29: strake.wire.ReaddirRequest.want:type_name -> strake.wire.LockWant
-	10, // 30: strake.wire.ReaddirRequest.want_folder:type_name -> strake.wire.LockWant
-	11, // 31: strake.wire.ReaddirReply.locks:type_name -> strake.wire.LockGrant
+	12, // 29: strake.wire.ReaddirRequest.want:type_name -> strake.wire.LockWant
+	12, // 30: strake.wire.ReaddirRequest.want_folder:type_name -> strake.wire.LockWant
+	13, // 31: strake.wire.ReaddirReply.locks:type_name -> strake.wire.LockGrant
 	3,  // 32: strake.wire.Dirent.attr:type_name -> strake.wire.Attr
-	11, // 33: strake.wire.Dirent.lock:type_name -> strake.wire.LockGrant
+	13, // 33: strake.wire.Dirent.lock:type_name -> strake.wire.LockGrant
 	2,  // 34: strake.wire.XattrRequest.caller:type_name -> strake.wire.Caller
-	10, // 35: strake.wire.XattrRequest.want:type_name -> strake.wire.LockWant
+	12, // 35: strake.wire.XattrRequest.want:type_name -> strake.wire.LockWant
 	3,  // 36: strake.wire.XattrReply.attr:type_name -> strake.wire.Attr
-	11, // 37: strake.wire.XattrReply.locks:type_name -> strake.wire.LockGrant
-	47, // 38: strake.wire.CloseRequest.report:type_name -> strake.wire.SizeReport
-	47, // 39: strake.wire.ReportSizesRequest.reports:type_name -> strake.wire.SizeReport
-	2,  // 40: strake.wire.PathRequest.caller:type_name -> strake.wire.Caller
-	2,  // 41: strake.wire.LayoutRequest.caller:type_name -> strake.wire.Caller
-	10, // 42: strake.wire.LayoutRequest.want:type_name -> strake.wire.LockWant
-	70, // 43: strake.wire.ParentsReply.links:type_name -> strake.wire.ParentsReply.Link
-	56, // 44: strake.wire.ReadRequest.object:type_name -> strake.wire.Object
-	56, // 45: strake.wire.WriteRequest.object:type_name -> strake.wire.Object
-	56, // 46: strake.wire.PunchRequest.object:type_name -> strake.wire.Object
-	56, // 47: strake.wire.FallocateRequest.object:type_name -> strake.wire.Object
-	56, // 48: strake.wire.SeekRequest.object:type_name -> strake.wire.Object
-	56, // 49: strake.wire.GlimpseRequest.object:type_name -> strake.wire.Object
-	56, // 50: strake.wire.ObjectSyncRequest.object:type_name -> strake.wire.Object
-	56, // 51: strake.wire.ObjectSetattrRequest.object:type_name -> strake.wire.Object
-	52, // [52:52] is the sub-list for method output_type
-	52, // [52:52] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	13, // 37: strake.wire.XattrReply.locks:type_name -> strake.wire.LockGrant
+	49, // 38: strake.wire.CloseRequest.report:type_name -> strake.wire.SizeReport
+	49, // 39: strake.wire.ReportSizesRequest.reports:type_name -> strake.wire.SizeReport
+	54, // 40: strake.wire.ReopenRequest.opens:type_name -> strake.wire.Reopen
+	2,  // 41: strake.wire.PathRequest.caller:type_name -> strake.wire.Caller
+	2,  // 42: strake.wire.LayoutRequest.caller:type_name -> strake.wire.Caller
+	12, // 43: strake.wire.LayoutRequest.want:type_name -> strake.wire.LockWant
+	76, // 44: strake.wire.ParentsReply.links:type_name -> strake.wire.ParentsReply.Link
+	62, // 45: strake.wire.ReadRequest.object:type_name -> strake.wire.Object
+	62, // 46: strake.wire.WriteRequest.object:type_name -> strake.wire.Object
+	62, // 47: strake.wire.PunchRequest.object:type_name -> strake.wire.Object
+	62, // 48: strake.wire.FallocateRequest.object:type_name -> strake.wire.Object
+	62, // 49: strake.wire.SeekRequest.object:type_name -> strake.wire.Object
+	62, // 50: strake.wire.GlimpseRequest.object:type_name -> strake.wire.Object
+	62, // 51: strake.wire.ObjectSyncRequest.object:type_name -> strake.wire.Object
+	62, // 52: strake.wire.ObjectSetattrRequest.object:type_name -> strake.wire.Object
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -6908,7 +7336,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   71,
+			NumMessages:   77,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
