@@ -27,7 +27,8 @@ type Step struct {
 // are kept by reference until Publish.
 type Tx struct {
 	Steps []Step
-	// Transno is the number to publish under in a replay, 0 for a new one.
+	// Replay is the number that an earlier start gave to what is done again here, 0 for something new. Publish writes it
+	// into the stamps; the order of commits follows the new number that Publish gives.
 	Replay Transno
 }
 

@@ -45,6 +45,7 @@ type Device struct {
 	mu sync.Mutex
 	// open takes transactions; closed waits for the committer, syncing is being written; both may be nil. guarded by mu
 	open, closed, syncing *layer
+	replayed              store.Transno         // the last Tx.Replay of this start; guarded by mu
 	wanted                store.Transno         // a caller waits for this one; guarded by mu
 	closing               bool                  // guarded by mu
 	sealed                bool                  // closing, and everything published is on disk; guarded by mu

@@ -47,14 +47,15 @@ func (d *Device) Publish(tx *store.Tx) (store.Transno, error) {
 	}
 	last := store.Transno(d.last.Load())
 	n := max(last+1, d.firstOfStart)
+	stamp := n
 	if tx.Replay != 0 {
-		if tx.Replay <= last {
-			return 0, fmt.Errorf("boltdev: %w: %#x after %#x", store.ErrOrder, uint64(tx.Replay), uint64(last))
+		if tx.Replay <= d.replayed {
+			return 0, fmt.Errorf("boltdev: %w: %#x after %#x", store.ErrOrder, uint64(tx.Replay), uint64(d.replayed))
 		}
-		n = tx.Replay
+		stamp, d.replayed = tx.Replay, tx.Replay
 	}
 	checkSteps(tx)
-	tx.WriteStamps(n)
+	tx.WriteStamps(stamp)
 	l := d.open
 	if l.first == 0 {
 		l.first, l.begun = n, time.Now()

@@ -70,6 +70,7 @@ type Device struct {
 	log      []entry               // published and not on disk, in transno order; guarded by mu
 	last     store.Transno         // guarded by mu
 	next     store.Transno         // the lowest number that a new transaction may have; guarded by mu
+	replayed store.Transno         // the last Tx.Replay of this start; guarded by mu
 	done     store.Transno         // committed; guarded by mu
 	hastened store.Transno         // guarded by mu
 	err      error                 // guarded by mu

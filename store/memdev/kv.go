@@ -87,13 +87,14 @@ func (d *Device) Publish(tx *store.Tx) (store.Transno, error) {
 		return 0, d.err
 	}
 	n := max(d.last+1, d.next)
+	stamp := n
 	if tx.Replay != 0 {
-		if tx.Replay <= d.last {
-			return 0, fmt.Errorf("%w: %#x after %#x", store.ErrOrder, uint64(tx.Replay), uint64(d.last))
+		if tx.Replay <= d.replayed {
+			return 0, fmt.Errorf("%w: %#x after %#x", store.ErrOrder, uint64(tx.Replay), uint64(d.replayed))
 		}
-		n = tx.Replay
+		stamp, d.replayed = tx.Replay, tx.Replay
 	}
-	tx.WriteStamps(n)
+	tx.WriteStamps(stamp)
 	steps := make([]store.Step, len(tx.Steps))
 	for i, s := range tx.Steps {
 		s.Key, s.Value = bytes.Clone(s.Key), bytes.Clone(s.Value)

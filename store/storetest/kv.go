@@ -201,29 +201,44 @@ func testStamps(t *testing.T, maker Maker) {
 }
 
 func testReplayOrder(t *testing.T, maker Maker) {
-	d, e := maker(t).Open(t, Specs(), Never), env.New()
+	disk := maker(t)
+	d, e := disk.Open(t, Specs(), Never), env.New()
+	first := put(t, d, e, "k", "before")
+	closeDevice(t, d)
+	d = disk.Open(t, Specs(), Never)
 	defer closeDevice(t, d)
 	replay := func(n store.Transno) (store.Transno, error) {
+		e.Reset()
 		tx := d.Begin(e)
-		tx.Put(Plain, fmt.Append(nil, n), []byte("r"))
+		tx.Put(Plain, fmt.Append(nil, n), make([]byte, 8), 0)
 		tx.Replay = n
 		return d.Publish(tx)
 	}
-	for _, n := range []store.Transno{5, 9, 10} {
-		if got, err := replay(n); got != n || err != nil {
-			t.Fatalf("replay %d: %d %v", n, got, err)
+	last := first
+	for _, n := range []store.Transno{first + 5, first + 9, first + 10} {
+		got, err := replay(n)
+		if err != nil || got <= last || got>>store.CountBits == first>>store.CountBits || got != d.Last() {
+			t.Fatalf("replay %#x: %#x after %#x, last is %#x: %v", n, got, last, d.Last(), err)
+		}
+		if v := get(t, d, e, Plain, fmt.Sprint(n)); binary.BigEndian.Uint64([]byte(v)) != uint64(n) {
+			t.Fatalf("replay %#x: stamp %x", n, v)
+		}
+		// A new transaction between two replays keeps none out.
+		if last = put(t, d, e, "k", "v"); last != got+1 {
+			t.Fatalf("%#x after %#x", last, got)
 		}
 	}
-	for _, n := range []store.Transno{7, 10} {
+	for _, n := range []store.Transno{first + 7, first + 10} {
 		if _, err := replay(n); !errors.Is(err, store.ErrOrder) {
-			t.Fatalf("replay %d after 10: %v", n, err)
+			t.Fatalf("replay %#x after %#x: %v", n, first+10, err)
 		}
 	}
-	if n := put(t, d, e, "k", "v"); n>>store.CountBits == 0 {
-		t.Fatalf("a new transno %#x without a start count", n)
-	}
-	if got := get(t, d, e, Plain, "7"); got != "<none>" {
+	if got := get(t, d, e, Plain, fmt.Sprint(first+7)); got != "<none>" {
 		t.Fatalf("refused, and there: %q", got)
+	}
+	commit(t, d)
+	if c := d.Committed(); c != last {
+		t.Fatalf("committed %#x, last %#x", c, last)
 	}
 }
 
