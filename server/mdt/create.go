@@ -196,6 +196,13 @@ func (o *op) createLocked(m *wirepb.CreateRequest, parent, f fid.FID, objects *o
 	if err := mayCreate(&o.cred, &o.folder); err != nil {
 		return fid.FID{}, err
 	}
+	o.depends(o.folder.own)
+	if !m.Tmpfile {
+		o.absent()
+	}
+	if err := o.agree(); err != nil {
+		return fid.FID{}, err
+	}
 	o.beginTx()
 	if err := o.newInode(m, f, objects); err != nil {
 		return fid.FID{}, err

@@ -62,6 +62,11 @@ func (o *op) setDefault(f fid.FID, template []byte) error {
 	if err := mayChangeLayout(&o.cred, n); err != nil {
 		return err
 	}
+	o.depends(n.own)
+	o.depends(n.content)
+	if err := o.agree(); err != nil {
+		return err
+	}
 	o.beginTx()
 	n.sec[secDefault] = template
 	o.touch(n)
@@ -126,6 +131,11 @@ func (o *op) restripeLocked(f fid.FID, objects *osp.Allocation) error {
 	if o.h.opens.count(f) > 0 {
 		// Who has it open reads the old objects.
 		return status.Errorf(status.Busy, "mdt: the layout of an open file cannot change")
+	}
+	o.depends(n.own)
+	o.depends(n.content)
+	if err := o.agree(); err != nil {
+		return err
 	}
 	o.beginTx()
 	gen := uint32(1)

@@ -79,6 +79,12 @@ func (o *op) linkLocked(m *wirepb.LinkRequest, parent, f fid.FID) error {
 	case folder.Flags&attr.FlagProjInh != 0 && folder.ProjID != n.ProjID:
 		return status.CrossDevice
 	}
+	o.depends(folder.own)
+	o.absent()
+	o.depends(n.own)
+	if err := o.agree(); err != nil {
+		return err
+	}
 	o.beginTx()
 	entry := dirent{kind: uint8(attr.DirentType(n.Mode)), child: f, name: m.Name}
 	if err := o.putNew(parent, &entry, &free); err != nil {

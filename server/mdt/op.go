@@ -53,6 +53,8 @@ type op struct {
 	// step is one of a walk, and the whiteout of a rename.
 	folder, to, child, other, step inode
 	move                           renaming
+	// deps is what the operation has declared to depend on since it took its locks: see depend.go.
+	deps []stamp
 
 	req requests
 	rep replies
@@ -105,7 +107,7 @@ type replies struct {
 func (h *Handler) begin(e *env.Env, x *target.Export, c *rpc.Call) *op {
 	o, ok := e.State(env.LayerMDT).(*op)
 	if !ok {
-		o = &op{dots: [2]byte{'.', '.'}}
+		o = &op{dots: [2]byte{'.', '.'}, deps: newDeps()}
 		o.scan.init()
 		o.list.init()
 		e.SetState(env.LayerMDT, o)
@@ -166,6 +168,7 @@ func (o *op) ctx() context.Context {
 
 // acquire takes the locks named; see lockSet.acquire.
 func (o *op) acquire() (bool, error) {
+	o.deps = o.deps[:0]
 	ok, err := o.locks.acquire(o.ctx())
 	if err != nil {
 		return false, fmt.Errorf("mdt: waiting for a lock: %w", err)

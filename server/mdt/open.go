@@ -43,6 +43,12 @@ func (o *op) openFID(f fid.FID, flags uint32, caller *wirepb.Caller) error {
 	if err := o.lockOpen(f, flags); err != nil {
 		return err
 	}
+	if n.IsFile() && changes {
+		o.depends(n.own)
+	}
+	if err := o.agree(); err != nil {
+		return err
+	}
 	o.beginTx()
 	// What the size was worth before this open: a writer that knows it need not ask the OSTs.
 	known := n.SizeValid || flags&oTrunc != 0

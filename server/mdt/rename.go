@@ -131,7 +131,32 @@ func (o *op) tryRename(r *renaming) (again bool, err error) {
 	if done, err := o.mayRename(r); err != nil || done {
 		return false, err
 	}
+	o.dependRename(r)
+	if err := o.agree(); err != nil {
+		return false, err
+	}
 	return false, o.publishRename(r)
+}
+
+// dependRename declares what a rename depends on.
+func (o *op) dependRename(r *renaming) {
+	o.depends(o.folder.own)
+	if r.cross() {
+		o.depends(o.to.own)
+	}
+	o.depends(r.source.stamp)
+	if r.hasTarget {
+		o.depends(r.target.stamp)
+	} else {
+		o.absent()
+	}
+	o.depends(o.child.own)
+	if r.hasTarget {
+		o.depends(o.other.own)
+		if o.other.IsDir() && !r.exchange() {
+			o.depends(o.other.content)
+		}
+	}
 }
 
 // renameStale decides after a Stale without locks: it is the answer if a folder is gone, else the operation starts over.

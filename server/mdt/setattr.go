@@ -70,6 +70,10 @@ func (o *op) setattr() error {
 		bits |= more
 		o.unlockOne()
 	}
+	o.depends(n.own)
+	if err := o.agree(); err != nil {
+		return err
+	}
 	o.beginTx()
 	if err := o.applyAttrs(n, a, valid); err != nil {
 		return err

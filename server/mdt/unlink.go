@@ -112,6 +112,15 @@ func (o *op) goneBehind(folder fid.FID) (again bool, err error) {
 // publishUnlink removes the entry d of o.folder that leads to o.child.
 func (o *op) publishUnlink(d *dirent) error {
 	folder, n := &o.folder, &o.child
+	o.depends(folder.own)
+	o.depends(d.stamp)
+	o.depends(n.own)
+	if n.IsDir() {
+		o.depends(n.content)
+	}
+	if err := o.agree(); err != nil {
+		return err
+	}
 	o.beginTx()
 	o.deleteEntry(folder.FID, d)
 	links := int32(0)

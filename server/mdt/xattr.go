@@ -258,6 +258,13 @@ func (o *op) changeXattr(m *wirepb.XattrRequest, change func(class) error, reser
 	if err := change(k); err != nil {
 		return err
 	}
+	o.depends(n.own)
+	if k == classDefaultACL {
+		o.depends(n.content)
+	}
+	if err := o.agree(); err != nil {
+		return err
+	}
 	o.touch(n)
 	o.put(n, false)
 	r := &o.rep.xattr
