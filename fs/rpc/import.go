@@ -74,6 +74,7 @@ type ImportOptions struct {
 type links struct {
 	control, bulk *link
 	generation    uint64
+	instance      uint64
 	readers       sync.WaitGroup
 	// ended is closed when a reader has left.
 	ended chan struct{}

@@ -243,7 +243,7 @@ func (x *exchange) answered(ls *links) (again bool, err error) {
 		if h.Flags&wire.FlagBulkSum != 0 && h.BulkLen > 0 && wire.Sum(r.Into[:f.n]) != h.BulkSum {
 			return x.wasDamaged()
 		}
-		r.N, r.Transno, r.LastCommitted = f.n, h.Transno, h.LastCommitted
+		r.N, r.Transno, r.LastCommitted, r.Instance = f.n, h.Transno, h.LastCommitted, ls.instance
 		if r.Reply == nil {
 			return false, nil
 		}

@@ -220,7 +220,7 @@ func (d *driver) connect(ctx context.Context, addr string) (*links, *wirepb.Conn
 	if err != nil {
 		return nil, nil, err
 	}
-	ls := &links{control: control, bulk: control, generation: reply.Generation, ended: make(chan struct{})}
+	ls := &links{control: control, bulk: control, generation: reply.Generation, instance: reply.Instance, ended: make(chan struct{})}
 	if d.i.o.Bulk {
 		bulk, second, err := d.open(ctx, addr, true, reply)
 		if err == nil && second.Generation != reply.Generation {

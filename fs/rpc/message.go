@@ -35,4 +35,6 @@ type Request struct {
 	Transno wire.Transno
 	// LastCommitted is the target's newest transno on disk when it answered.
 	LastCommitted wire.Transno
+	// Instance is the start of the target that answered. The import may be connected to a later one when Do returns.
+	Instance uint64
 }
