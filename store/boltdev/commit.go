@@ -88,7 +88,8 @@ func (d *Device) commit(l *layer) error {
 	}
 	// An idle read transaction would keep the pages that the last commit freed from being used by this one.
 	d.readers.renew()
-	if err := d.write(l); err != nil {
+	backup := d.tail.Load()
+	if err := d.write(l, backup); err != nil {
 		return err
 	}
 	// What the layer took must be known before it stops counting as pending, or the next one is promised it too.
@@ -97,6 +98,9 @@ func (d *Device) commit(l *layer) error {
 	d.readers.renew()
 	d.stats.committed(l, time.Since(start))
 	last := store.Transno(l.last.Load())
+	if backup != nil {
+		backup.committed(last)
+	}
 	d.mu.Lock()
 	d.syncing = nil
 	d.setViewLocked()
@@ -135,15 +139,15 @@ func (d *Device) update(fn func(*bolt.Tx) error) (err error) {
 	return err
 }
 
-// write puts the layer into the database in one transaction.
-func (d *Device) write(l *layer) error {
+// write puts the layer into the database in one transaction, and what it changes into a backup's tail, if there is one.
+func (d *Device) write(l *layer, backup *tail) error {
 	return d.update(func(tx *bolt.Tx) error {
 		d.dbBytes.Store(tx.Size())
 		for i := range l.tables {
 			if l.tables[i].count.Load() == 0 {
 				continue
 			}
-			if err := d.writeTable(tx, store.Table(i), &l.tables[i]); err != nil {
+			if err := d.writeTable(tx, store.Table(i), &l.tables[i], backup); err != nil {
 				return fmt.Errorf("table %s: %w", d.o.Specs[i].Name, err)
 			}
 		}
@@ -158,7 +162,7 @@ func (d *Device) write(l *layer) error {
 const fillAscending = 0.9
 
 // writeTable writes one table of a layer in key order.
-func (d *Device) writeTable(tx *bolt.Tx, t store.Table, l *tableLayer) error {
+func (d *Device) writeTable(tx *bolt.Tx, t store.Table, l *tableLayer, backup *tail) error {
 	spec := d.o.Specs[t]
 	b := tx.Bucket(bucketOf(spec.Name))
 	if spec.Ascending {
@@ -185,6 +189,13 @@ func (d *Device) writeTable(tx *bolt.Tx, t store.Table, l *tableLayer) error {
 		}
 		if err != nil {
 			return err
+		}
+		switch {
+		case backup == nil:
+		case kind == store.Put:
+			backup.put(t, e.key, value)
+		default:
+			backup.remove(t, e.key)
 		}
 	}
 	d.tableStats[t].puts.Add(puts)

@@ -53,8 +53,11 @@ type Device struct {
 	fns                   []func(store.Transno) // guarded by mu
 	merge                 []byte                // scratch of mergeLocked; guarded by mu
 
-	labelMu sync.Mutex
-	label   store.Label // guarded by labelMu
+	labelMu  sync.Mutex
+	label    store.Label // guarded by labelMu
+	restored *Restored   // nil for a device that was not, or whose target knows; guarded by labelMu
+
+	tail atomic.Pointer[tail] // of the backup that runs; nil without
 
 	wake  chan struct{} // capacity 1: the committer has something to look at
 	ended chan struct{} // the committer has returned

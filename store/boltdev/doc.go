@@ -20,6 +20,7 @@
 //	bucket "device"     "format"     format version
 //	                    "starts"     start count: written before the first transno of a start is given
 //	                    "committed"  last transno whose transaction, and every earlier one, is in the tables
+//	                    "restored"   Restored as JSON, from a restore until the target has taken note
 //	bucket "label"      "record"     store.Label as JSON: fields may be added, unknown ones are ignored
 //	bucket "t/<name>"   the table: keys and values as they were put, deltas applied
 //

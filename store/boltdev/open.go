@@ -232,6 +232,7 @@ func putLabel(tx *bolt.Tx, l Label) error {
 type opened struct {
 	label             Label
 	starts, committed uint64
+	restored          *Restored
 	bytes             int64
 	mapBytes          int // of the map that there was address space for
 	file              *os.File
@@ -290,11 +291,12 @@ func (g *opened) read(tx *bolt.Tx, o Options) error {
 	if version != formatVersion {
 		return fmt.Errorf("format %d, this program knows %d: use the program that wrote it", version, formatVersion)
 	}
-	var err2 error
+	var err2, err3 error
 	g.bytes = tx.Size()
 	g.starts, err = getUint(b, keyStarts)
 	g.committed, err2 = getUint(b, keyCommitted)
-	if err := errors.Join(err, err2); err != nil {
+	g.restored, err3 = readRestored(b)
+	if err := errors.Join(err, err2, err3); err != nil {
 		return err
 	}
 	if err := json.Unmarshal(lb.Get(keyRecord), &g.label); err != nil {
@@ -324,7 +326,7 @@ func start(o Options, lock *os.File) (*Device, error) {
 		return nil, err
 	}
 	d := &Device{
-		o: o, lock: lock, db: db, file: got.file, seed: maphash.MakeSeed(), label: got.label, maxBytes: int64(got.mapBytes),
+		o: o, lock: lock, db: db, file: got.file, seed: maphash.MakeSeed(), label: got.label, restored: got.restored, maxBytes: int64(got.mapBytes),
 		firstOfStart: store.Transno((got.starts+1)<<store.CountBits | 1),
 		moved:        make(chan struct{}), wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}

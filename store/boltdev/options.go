@@ -21,6 +21,8 @@ var (
 	ErrMismatch = errors.New("data folder of another target")
 	// ErrCorrupt: the database is truncated or damaged.
 	ErrCorrupt = errors.New("damaged database")
+	// ErrNotEmpty: a restore needs an empty folder.
+	ErrNotEmpty = errors.New("the folder is not empty")
 	// ErrInUse: another process has the folder open.
 	ErrInUse = errors.New("data folder in use by another process")
 )
