@@ -31,7 +31,8 @@ func (f *FS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrO
 func (f *FS) getattr(cancel <-chan struct{}, h *fuse.InHeader, byHandle bool, a *attr.Attr) fuse.Status {
 	ctx := f.begin(cancel, h.Pid, opGetattr)
 	defer f.requests.free(ctx)
-	if !byHandle && f.suspect.take(h.NodeId) && !f.retries.second(h.Pid) {
+	if !byHandle && f.suspect.take(h.NodeId) {
+		f.ahead.ask(h.Pid)
 		return fuse.Status(syscall.ESTALE)
 	}
 	var who mdc.Caller
@@ -40,13 +41,15 @@ func (f *FS) getattr(cancel <-chan struct{}, h *fuse.InHeader, byHandle bool, a 
 	for again := 0; err == nil && again < asksMax && a.IsFile() && f.kernel.told.awaitTails(h.NodeId); again++ {
 		err = f.c.Getattr(ctx, &who, f.node(h.NodeId), a)
 	}
-	if byHandle {
-		return f.code("getattr", h.NodeId, err)
-	}
-	if status.Of(err) == status.NotExist {
+	if k := status.Of(err); !byHandle && (k == status.NotExist || k == status.Stale) {
+		if link, _, ok := f.ahead.linkOf(h.Pid, f.node(h.NodeId)); ok {
+			*a = link
+			return fuse.OK
+		}
 		err = status.Stale
+		f.ahead.ask(h.Pid)
 	}
-	return f.pathCode("getattr", h, err)
+	return f.code("getattr", h.NodeId, err)
 }
 
 // Bits of statx(2)'s mask and attributes.

@@ -23,7 +23,7 @@ func (f *FS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *
 	if name == ".." && h.NodeId == fuse.FUSE_ROOT_ID {
 		name = "."
 	}
-	err := f.c.Lookup(ctx, &who, f.node(h.NodeId), name, &a)
+	err := f.lookup(ctx, &who, h.NodeId, name, &a)
 	for again := 0; err == nil && again < asksMax && a.IsFile() && f.kernel.told.awaitTails(f.number(a.FID)); again++ {
 		err = f.c.Lookup(ctx, &who, f.node(h.NodeId), name, &a)
 	}
@@ -86,6 +86,13 @@ func (f *FS) Readlink(cancel <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.St
 	var who mdc.Caller
 	f.caller(h, 0, &who)
 	b, err := f.c.Readlink(ctx, &who, f.node(h.NodeId))
+	if k := status.Of(err); err != nil && (k == status.NotExist || k == status.Stale) {
+		if _, target, ok := f.ahead.linkOf(h.Pid, f.node(h.NodeId)); ok {
+			return target, fuse.OK
+		}
+		err = status.Stale
+		f.ahead.ask(h.Pid)
+	}
 	return b, f.code("readlink", h.NodeId, err)
 }
 
@@ -206,14 +213,17 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 	var who mdc.Caller
 	f.caller(&in.InHeader, 0, &who)
 	if f.suspect.take(in.NodeId) {
+		f.ahead.ask(in.Pid)
 		return fuse.Status(syscall.ESTALE)
 	}
 	var a attr.Attr
 	h, err := f.c.Open(ctx, &who, f.node(in.NodeId), in.Flags, &a)
+	f.ahead.done(in.Pid)
 	if err != nil {
-		if status.Of(err) == status.NotExist {
+		if k := status.Of(err); k == status.NotExist || k == status.Stale {
 			// Addressed by number: ESTALE makes the kernel walk the path again, once.
 			err = status.Stale
+			f.ahead.ask(in.Pid)
 		}
 		return f.code("open", in.NodeId, err)
 	}

@@ -60,6 +60,7 @@ type FS struct {
 	drops   chan struct{} // bounds the notifications that wait for the kernel
 	suspect suspects
 	retries retries
+	ahead   aheadOpens
 	wait    sync.WaitGroup
 }
 
@@ -80,6 +81,7 @@ func newFS(o Options, k *kernel) *FS {
 func (f *FS) close() {
 	f.requests.close()
 	f.kernel.close()
+	f.ahead.close()
 	f.wait.Wait()
 	f.files.Range(func(fh uint64, h *client.Handle) bool {
 		if _, ok := f.files.LoadAndDelete(fh); ok {

@@ -805,6 +805,41 @@ func since(before, after map[string]int64) string {
 	return b.String()
 }
 
+// TestANameThatIsReplacedAllTheTimeCanBeOpened: a file is written beside it and renamed over it, as editors and daemons
+// do, on one mount and then on two; whoever opens the name meanwhile, on any mount, gets one of the versions, whole.
+func TestANameThatIsReplacedAllTheTimeCanBeOpened(t *testing.T) {
+	coherent(t, func(t *testing.T, m *mounts) {
+		dirs := m.folders(t)
+		for writers := range 2 {
+			var list []func() error
+			var opens atomic.Int64
+			must(t, os.WriteFile(dirs[0]+"/f", bytes.Repeat([]byte{'-'}, 100), 0o644))
+			for n, dir := range dirs {
+				if n <= writers {
+					list = append(list, until(size(2*time.Second, 20*time.Second), func(i int) error {
+						next := fmt.Sprintf("%s/next%d", dir, n)
+						err := os.WriteFile(next, bytes.Repeat([]byte{byte('a' + i%26)}, 100), 0o644)
+						if err == nil {
+							err = os.Rename(next, dir+"/f")
+						}
+						return err
+					}))
+				}
+				list = append(list, until(size(2*time.Second, 20*time.Second), func(int) error {
+					opens.Add(1)
+					b, err := os.ReadFile(dir + "/f")
+					if err == nil && (len(b) != 100 || bytes.Count(b, b[:1]) != 100) {
+						err = fmt.Errorf("read %q", b)
+					}
+					return err
+				}))
+			}
+			together(t, size(2*time.Second, 20*time.Second)+callLimit, list...)
+			t.Logf("%d opens while %d mounts replaced the file", opens.Load(), writers+1)
+		}
+	})
+}
+
 // TestMountsThatFightOverNamesNeverStall (case 51): create, unlink and rename of the same hundred names from all mounts,
 // with stat and readdir storms; no call stalls, and what one removed is gone for the others at once.
 func TestMountsThatFightOverNamesNeverStall(t *testing.T) {

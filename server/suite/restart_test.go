@@ -124,6 +124,7 @@ func buildTree(t testing.TB, c *cluster, dir string) {
 		must(t, err)
 	}
 	must(t, f.Truncate(3<<30))
+	must(t, f.Sync()) // blocks are what the OSTs' disks say once they have it
 	must(t, f.Close())
 
 	for _, n := range []string{"user.small", "trusted.t", "security.s"} {
