@@ -27,6 +27,7 @@ type OSP struct {
 	up          atomic.Bool
 	full        atomic.Bool
 	deactivated atomic.Bool
+	cleaned     atomic.Bool           // orphans are gone, or kept; objects can be made
 	destroyed   atomic.Int64          // when an object was last given up, Unix ns
 	space       atomic.Pointer[Space] // nil until it was told
 	createWake  chan struct{}

@@ -74,15 +74,18 @@ func (o *OSP) createLoop() {
 	case <-o.set.ctx.Done():
 		return
 	}
-	cleaned := false
 	for {
 		var err error
-		if !cleaned {
-			if err = o.cleanOrphans(o.set.ctx); err == nil {
-				cleaned = true
+		if !o.cleaned.Load() {
+			clean := o.cleanOrphans
+			if o.set.keeps() {
+				clean = o.survey
+			}
+			if err = clean(o.set.ctx); err == nil {
+				o.cleaned.Store(true)
 			}
 		}
-		for cleaned && err == nil && o.low() {
+		for err == nil && o.low() {
 			err = o.refill(o.set.ctx)
 		}
 		if o.set.ctx.Err() != nil {

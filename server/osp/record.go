@@ -12,7 +12,7 @@ import (
 
 // Tables are the indices of the tables that Specs names.
 type Tables struct {
-	Destroy, Setattr, LastUsed store.Table
+	Destroy, Setattr, LastUsed, Kept store.Table
 }
 
 // Specs are the tables on the metadata target's device, in the order of the fields of Tables.
@@ -21,12 +21,13 @@ func Specs() []store.Spec {
 		{Name: "destroy_log"},
 		{Name: "object_setattr_log", Merger: forgetMerger{}},
 		{Name: "ost_last_used", Merger: maxMerger{}},
+		{Name: "kept_objects"},
 	}
 }
 
 // TablesAt are the Tables when Specs was put into the device's list at index first.
 func TablesAt(first store.Table) Tables {
-	return Tables{Destroy: first, Setattr: first + 1, LastUsed: first + 2}
+	return Tables{Destroy: first, Setattr: first + 1, LastUsed: first + 2, Kept: first + 3}
 }
 
 // Owner is whom an object's space is charged to.

@@ -80,6 +80,7 @@ type Set struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed when an OST got objects or changed its state; nil with nobody waiting; guarded by mu
 	closed  bool          // guarded by mu
+	keep    keeper        // after a restore; guarded by mu
 }
 
 // New makes a set without OSTs. Call it before the device's first publish.
@@ -100,6 +101,7 @@ func New(o Options) *Set {
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.osts.Store(&[]*OSP{})
+	s.keep.bad = s.loadKept()
 	o.Device.OnCommitted(func(store.Transno) {
 		for _, p := range s.list() {
 			wake(p.logWake)
@@ -160,6 +162,9 @@ func (s *Set) SetOST(index layout.OSTIndex, addresses []string, active bool) err
 	defer s.mu.Unlock()
 	if s.closed {
 		return store.ErrStopped
+	}
+	if s.keep.bad != nil {
+		return s.keep.bad
 	}
 	if o := s.find(index); o != nil {
 		o.remote.SetAddresses(addresses)

@@ -113,6 +113,15 @@ func (c *cluster) stopOST(i int) {
 
 func (c *cluster) startMDT() {
 	c.t.Helper()
+	c.openMDT()
+	if err := c.set.Ready(ctx10(c.t)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// openMDT is startMDT without waiting for OSTs.
+func (c *cluster) openMDT() {
+	c.t.Helper()
 	var err error
 	if c.device, err = memdev.Open(c.disk, memdev.Options{Specs: osp.Specs(), CommitInterval: -1}); err != nil {
 		c.t.Fatal(err)
@@ -127,9 +136,6 @@ func (c *cluster) startMDT() {
 		}
 	}
 	c.set.RecoveryEnded()
-	if err := c.set.Ready(ctx10(c.t)); err != nil {
-		c.t.Fatal(err)
-	}
 }
 
 func (c *cluster) stopMDT() {

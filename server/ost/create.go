@@ -12,6 +12,7 @@ import (
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
+	"github.com/strakefs/strake/fs/wire/wirepb"
 	"github.com/strakefs/strake/store"
 )
 
@@ -36,11 +37,11 @@ func (o *OST) servePrecreate(e *env.Env, c *rpc.Call) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if m.Orphans {
-		if err := o.destroyOrphans(c.Context(), e, g, m.Used); err != nil {
+		if err := o.destroyOrphans(c.Context(), e, g, m); err != nil {
 			return err
 		}
 	}
-	if last := g.last.Load(); m.Upto > last {
+	if last := g.last.Load(); m.Upto > last && !m.Orphans {
 		if m.Upto-last > jumpMax {
 			return status.Errorf(status.Invalid, "%s: objects up to %d asked for, the last one is %d", o.o.Name, m.Upto, last)
 		}
@@ -114,10 +115,13 @@ func (o *OST) publishGroup(g *group, from, last uint64) (store.Transno, error) {
 	return o.o.Device.Publish(tx)
 }
 
-// destroyOrphans destroys the objects of a group above id used.
+// destroyOrphans destroys the objects of a group above the last used id, or of these the ones up to m.Upto, if that is not 0.
 // Precondition: g.mu is held.
-func (o *OST) destroyOrphans(ctx context.Context, e *env.Env, g *group, used uint64) error {
-	last := g.last.Load()
+func (o *OST) destroyOrphans(ctx context.Context, e *env.Env, g *group, m *wirepb.PrecreateRequest) error {
+	used, last := m.Used, g.last.Load()
+	if m.Upto != 0 {
+		last = min(last, m.Upto)
+	}
 	if used >= last {
 		return nil
 	}

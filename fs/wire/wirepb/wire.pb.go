@@ -6342,7 +6342,8 @@ func (x *ObjectSetattrRequest) GetCancels() []uint64 {
 }
 
 // PrecreateRequest asks for objects up to id upto of a group. The reply comes when ids, files and folder entries are on
-// disk. With orphans set, objects above used are destroyed first: recovery has ended and nobody owns them.
+// disk. With orphans set, objects above used are destroyed instead: recovery has ended and nobody owns them; with upto, only
+// those up to it.
 type PrecreateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         uint32                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
