@@ -30,6 +30,7 @@ type mds struct {
 	dev     *boltdev.Device
 	objects *osp.Set
 	mdt     *mdt.Handler
+	backup  backup
 }
 
 func mdsSpecs() (specs []store.Spec, clients, logs, registry store.Table) {
@@ -48,7 +49,7 @@ func (n *Node) savePath() string {
 }
 
 // openMDT opens the MDT's device.
-func (n *Node) openMDT() error {
+func (n *Node) openMDT(ctx context.Context) error {
 	if n.mds != nil {
 		return nil
 	}
@@ -62,6 +63,9 @@ func (n *Node) openMDT() error {
 			return err
 		}
 		n.mds = &mds{dir: t.Dir, dev: dev}
+		if err := takeNote(ctx, dev, n.log); err != nil {
+			return fmt.Errorf("MDT in %s: %w", t.Dir, err)
+		}
 	}
 	return nil
 }
@@ -119,7 +123,7 @@ func (n *Node) openDevice(dir string, kind store.TargetKind, specs []store.Spec)
 
 // startMGS opens the registry on the MDT's device and offers it.
 func (n *Node) startMGS(ctx context.Context) error {
-	if err := n.openMDT(); err != nil {
+	if err := n.openMDT(ctx); err != nil {
 		return err
 	}
 	_, _, _, table := mdsSpecs()
@@ -174,7 +178,7 @@ func (n *Node) startMDS(ctx context.Context) error {
 	if n.o.Config.MDTs() == 0 {
 		return nil
 	}
-	if err := n.openMDT(); err != nil {
+	if err := n.openMDT(ctx); err != nil {
 		return err
 	}
 	m := n.mds
@@ -200,6 +204,7 @@ func (n *Node) startMDS(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	m.registerBackup(n)
 	m.objects.RecoveryEnded()
 	n.serve(m.name, m.mdt.Target())
 	n.log.Info(m.name+": registered", "dir", m.dir)
@@ -232,6 +237,7 @@ func (n *Node) applyConfig(c *wirepb.Config) {
 
 // stop ends the MDT and its links. The device stays open: the MGS may be on it.
 func (m *mds) stop(ctx context.Context) error {
+	m.backup.stop()
 	var errs []error
 	if m.mdt != nil {
 		errs = append(errs, m.mdt.Close(ctx))

@@ -1,7 +1,9 @@
 package mdt
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -341,4 +343,39 @@ func (h *Handler) deleteSequences(seqs []*seqUse) error {
 	}
 	_, err := h.dev.Publish(tx)
 	return err
+}
+
+// restoredSkip is how many sequences a metadata target that was restored from a backup passes over: those that may have
+// been handed out since. Of the 2^45 that there are, 2^21 restores can do so.
+const restoredSkip = 1 << 24
+
+// SkipSequences puts into tx that no sequence is given out that may have been since the backup that a device was restored from,
+// and that nobody holds those of then. Call it before New, with the clients' exports gone.
+func SkipSequences(dev store.Device, t Tables, tx *store.Tx) error {
+	next := fid.SeqFirst
+	var bad error
+	err := dev.Scan(env.New(), t.Sequence, nil, nil, func(key, v []byte) bool {
+		if len(key) != 8 || len(v) < 16 || v[0] != seqVersion {
+			bad = fmt.Errorf("%w: sequence of %d and %d bytes", errFormat, len(key), len(v))
+			return false
+		}
+		if seq := fid.Seq(binary.BigEndian.Uint64(key)); seq == 0 {
+			next = max(next, fid.Seq(binary.BigEndian.Uint64(v[8:])))
+		} else {
+			next = max(next, seq+1)
+			tx.Delete(t.Sequence, bytes.Clone(key))
+		}
+		return true
+	})
+	if err != nil || bad != nil {
+		return errors.Join(err, bad)
+	}
+	if next+restoredSkip > fid.SeqLast {
+		return status.Errorf(status.NoSpace, "mdt: sequences are used up: %#x is the next one", uint64(next))
+	}
+	v := make([]byte, 16)
+	v[0] = seqVersion
+	binary.BigEndian.PutUint64(v[8:], uint64(next+restoredSkip))
+	tx.Put(t.Sequence, make([]byte, 8), v)
+	return nil
 }

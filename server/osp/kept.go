@@ -216,7 +216,7 @@ func (s *Set) settleOne(r Kept, destroy bool) error {
 	if destroy {
 		o := s.find(r.OST)
 		if o == nil || !o.up.Load() {
-			return status.Errorf(status.NotConnected, "%s is not connected: objects %d to %d are still kept", targetName(s.o.FSName, r.OST), r.First, r.Last)
+			return status.Errorf(status.NotConnected, "%s is not connected: objects %d to %d are still kept", TargetName(s.o.FSName, r.OST), r.First, r.Last)
 		}
 		ctx, cancel := context.WithTimeout(s.ctx, settleLimit)
 		defer cancel()

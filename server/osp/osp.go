@@ -48,7 +48,7 @@ type OSP struct {
 // newOSP reads the last used id and makes the connection.
 func newOSP(s *Set, index layout.OSTIndex, addresses []string) (*OSP, error) {
 	o := &OSP{
-		set: s, index: index, name: targetName(s.o.FSName, index), batch: s.o.CreateCount,
+		set: s, index: index, name: TargetName(s.o.FSName, index), batch: s.o.CreateCount,
 		createWake: make(chan struct{}, 1), logWake: make(chan struct{}, 1),
 	}
 	key := binary.BigEndian.AppendUint32(nil, uint32(index))

@@ -129,13 +129,14 @@ func wake(c chan struct{}) {
 // dial is the default of Options.Connect: an import that keeps trying until it is closed.
 func (s *Set) dial(index layout.OSTIndex, addresses []string, ev Events) (Remote, error) {
 	return rpc.NewImport(rpc.ImportOptions{
-		Transport: s.o.Transport, Addresses: addresses, FSName: s.o.FSName, Target: targetName(s.o.FSName, index),
+		Transport: s.o.Transport, Addresses: addresses, FSName: s.o.FSName, Target: TargetName(s.o.FSName, index),
 		UUID: s.o.UUID, Peer: s.o.Peer, Kind: rpc.KindMDT, Log: s.o.Log, Stats: s.o.Stats,
 		OnConnect: ev.Connected, OnCommitted: ev.Committed,
 	})
 }
 
-func targetName(fsname string, index layout.OSTIndex) string {
+// TargetName is the name of an OST of a file system.
+func TargetName(fsname string, index layout.OSTIndex) string {
 	return fmt.Sprintf("%s-OST%04x", fsname, uint32(index))
 }
 
@@ -174,7 +175,7 @@ func (s *Set) SetOST(index layout.OSTIndex, addresses []string, active bool) err
 	}
 	o, err := newOSP(s, index, addresses)
 	if err != nil {
-		return fmt.Errorf("osp: %s: %w", targetName(s.o.FSName, index), err)
+		return fmt.Errorf("osp: %s: %w", TargetName(s.o.FSName, index), err)
 	}
 	o.deactivated.Store(!active)
 	all := append(slices.Clone(s.list()), o)
