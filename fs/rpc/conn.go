@@ -92,6 +92,10 @@ func (cn *Conn) work(w *worker) {
 			cn.end(err)
 			return
 		}
+		if c.Header.Op == wire.OpReplay { // A session takes replays in the order they come, and holds them.
+			cn.serve(w, c)
+			continue
+		}
 		cn.handOn(w, &c.Header)
 		cn.serve(w, c)
 		if !cn.again(w) {

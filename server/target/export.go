@@ -47,7 +47,7 @@ type Export struct {
 func (x *Export) Generation() uint64 { return x.generation.Load() }
 
 // LastCommitted implements rpc.Session.
-func (x *Export) LastCommitted() wire.Transno { return x.t.o.Committed() }
+func (x *Export) LastCommitted() wire.Transno { return x.t.recovery.committed(x) }
 
 // Connected reports whether the client has a connection now.
 func (x *Export) Connected() bool {
@@ -59,7 +59,7 @@ func (x *Export) Connected() bool {
 // Disconnected implements rpc.Session.
 func (x *Export) Disconnected(conn *rpc.Conn) {
 	x.lose(conn)
-	x.t.recovery.disconnected(conn)
+	x.t.recovery.disconnected(x, conn)
 	if x.t.o.Disconnected != nil {
 		x.t.o.Disconnected(x, conn)
 	}
@@ -191,17 +191,22 @@ func (x *Export) Serve(e *env.Env, c *rpc.Call) error {
 		x.t.end(x, "disconnected")
 		return nil
 	}
-	if x.t.recovery.open.Load() && x.t.recovery.hold(x, c) {
-		return rpc.ErrHeld
+	c.Header.Flags &^= wire.FlagReplay // Only the window's own goroutine says that.
+	if x.t.recovery.open.Load() {
+		if err := x.t.recovery.hold(x, c); err != errServe {
+			return err
+		}
 	}
 	x.gate.RLock()
 	defer x.gate.RUnlock()
 	if x.gone || c.Header.Generation != x.generation.Load() {
 		return status.NotConnected
 	}
-	if c.Header.Op == wire.OpReplayDone {
-		x.t.recovery.replayed(x)
+	switch c.Header.Op {
+	case wire.OpReplayDone:
 		return nil
+	case wire.OpReplay:
+		return status.Errorf(status.Stale, "%s is not in recovery", x.t.o.Name)
 	}
 	start, op := time.Now(), c.Header.Op // A call that is held may be another's when run returns.
 	err := x.run(e, c)

@@ -3,10 +3,12 @@ package target
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/store"
 )
 
@@ -26,7 +28,7 @@ const (
 	clientReadOnly = 1
 )
 
-// instanceKey holds the target's newest instance, 8 bytes; clients have keys of 16 bytes.
+// instanceKey holds the target's newest instance, 8 bytes; clients have keys of 16 bytes, the replay point has pointKey.
 var instanceKey = []byte{0}
 
 // saveExport writes the record of an export. Version 1, big-endian; the key is the uuid:
@@ -89,10 +91,14 @@ func (t *Target) dropExport(x *Export) error {
 func (t *Target) restore() error {
 	e := env.New()
 	var bad error
-	var last uint64
+	var last, point uint64
 	err := t.o.Device.Scan(e, t.o.Clients, nil, nil, func(k, v []byte) bool {
-		if len(k) == len(instanceKey) && len(v) == 8 {
+		switch {
+		case len(k) == len(instanceKey) && len(v) == 8:
 			last = binary.BigEndian.Uint64(v)
+			return true
+		case string(k) == string(pointKey) && len(v) == 8:
+			point = binary.BigEndian.Uint64(v)
 			return true
 		}
 		var x *Export
@@ -116,7 +122,17 @@ func (t *Target) restore() error {
 	t.instance = max(last+1, uint64(time.Now().UnixNano()))
 	tx := t.o.Device.Begin(e)
 	tx.Put(t.o.Clients, instanceKey, binary.BigEndian.AppendUint64(nil, t.instance))
-	_, err = t.o.Device.Publish(tx)
+	t.recovery.point = t.restart
+	switch wait := t.o.ReplayWindow > 0 && slices.ContainsFunc(t.Exports(), (*Export).waitedFor); {
+	case wait && point == 0:
+		t.putPoint(tx, e, t.restart)
+	case wait:
+		t.recovery.point = wire.Transno(point) // An earlier window was not ended: what it had replayed counts as far as that.
+	case point != 0:
+		tx.Delete(t.o.Clients, pointKey)
+	}
+	n, err := t.o.Device.Publish(tx)
+	t.recovery.first = wire.Transno(n)
 	return err
 }
 

@@ -56,7 +56,8 @@ func (t *Target) Begin(e *env.Env) *store.Tx { return t.o.Device.Begin(e) }
 // c.Transno and c.RawReply. The reply is in the slot before Commit returns. A tx that changes nothing gets no transno;
 // then the slot is kept in memory only, which is enough for a request whose effect dies with the target too. reply may
 // be nil for an empty body; it is encoded at once and may be reused. It does not wait; the error is of kind Stopping,
-// or Protocol for a call that is not a modifying one.
+// or Protocol for a call that is not a modifying one. A replay (Replayed) is published under its number of then, with its reply of then
+// instead of reply, and moves the replay point, whatever tx changes.
 // Precondition: called once, by the Handler.Serve of c, with all that tx depends on locked.
 func (t *Target) Commit(e *env.Env, c *rpc.Call, tx *store.Tx, reply rpc.Message) error {
 	x, ok := c.Session.(*Export)
@@ -70,9 +71,18 @@ func (t *Target) Commit(e *env.Env, c *rpc.Call, tx *store.Tx, reply rpc.Message
 	if reply != nil {
 		size = reply.SizeVT()
 	}
+	again, replays := t.Replayed(c)
+	if replays {
+		size = len(again)
+	}
 	value := e.Alloc(slotHeader + size)
 	putSlot(value, c.Header.Op, c.Header.XID)
-	if reply != nil {
+	switch {
+	case replays:
+		copy(value[slotHeader:], again)
+		tx.Replay = store.Transno(c.Header.Transno)
+		t.putPoint(tx, e, c.Header.Transno)
+	case reply != nil:
 		if _, err := reply.MarshalToSizedBufferVT(value[slotHeader:]); err != nil {
 			return fmt.Errorf("target: %s: encoding the reply of %v: %w", t.o.Name, c.Header.Op, err)
 		}
@@ -85,6 +95,9 @@ func (t *Target) Commit(e *env.Env, c *rpc.Call, tx *store.Tx, reply rpc.Message
 			return Status(fmt.Errorf("target: %s: %v: %w", t.o.Name, c.Header.Op, err))
 		}
 		transno = n
+		if replays {
+			transno = tx.Replay
+		}
 	}
 	s.xid, s.transno, s.status = c.Header.XID, wire.Transno(transno), status.OK
 	s.reply = append(s.reply[:0], value[slotHeader:]...)

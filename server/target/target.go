@@ -54,9 +54,20 @@ type Options struct {
 	Connected, Disconnected func(x *Export, conn *rpc.Conn)
 	// LockTimeout is told to clients: how long a called-back lock may stay out. nil: the target has no locks.
 	LockTimeout func() time.Duration
-	// ReplayWindow is how long a target that has been started again waits for its clients to hand their locks back before it
-	// serves others (recovery.go). 0: they hand nothing back.
+	// ReplayWindow is how long a target that has been started again waits for clients that make no progress with their replays, and
+	// with handing back opens and locks, before it serves others (recovery.go): recovery_time_soft. 0: it has no window.
 	ReplayWindow time.Duration
+	// Restart is what was on disk before this start published anything; 0 takes what Committed says when New is called.
+	Restart wire.Transno
+	// EndReplay runs when every client has handed back what it had, or was evicted, while nothing else is served: the time to end what
+	// nobody came back for. Flush then brings everything that was replayed to disk where a commit of the device is not enough; its error
+	// leaves the window open until the target stops. Recovered runs when the window's end is on disk and new work has begun. Without a window EndReplay and
+	// Recovered run before New returns. Each may be nil.
+	EndReplay func()
+	Flush     func(ctx context.Context) error
+	Recovered func()
+	// Noticed reports whether clients are told of a restart by the MGS (imperative recovery); nil: they are not.
+	Noticed func() bool
 	// Committed is the last_committed of replies; nil takes the device's.
 	Committed func() wire.Transno
 	// MaxInFlight is told to clients; 0 is 16.
@@ -109,12 +120,16 @@ func New(o Options) (*Target, error) {
 	if o.Committed == nil {
 		o.Committed = func() wire.Transno { return wire.Transno(o.Device.Committed()) }
 	}
-	t := &Target{o: o, stop: make(chan struct{}), restart: o.Committed()}
+	t := &Target{o: o, stop: make(chan struct{}), restart: o.Restart}
+	if o.Restart == 0 {
+		t.restart = o.Committed()
+	}
 	if err := t.restore(); err != nil {
 		return nil, fmt.Errorf("target: %s: reading last_rcvd: %w", o.Name, err)
 	}
-	t.stats.register(&o, t)
 	t.recovery.begin(t)
+	t.stats.register(&o, t)
+	t.recovery.start()
 	t.done.Go(t.evictLoop)
 	return t, nil
 }
@@ -199,12 +214,16 @@ func (t *Target) Connect(_ context.Context, conn *rpc.Conn, r *wirepb.ConnectReq
 		if !x.reconnect(conn) {
 			continue // It ended in between: make a new one.
 		}
+		t.recovery.reconnected(x)
 		reply := t.reply(x)
 		reply.Recovered = recovered
-		if r.Instance != 0 && r.Instance != t.instance {
+		reply.Recovering = t.recovery.open.Load()
+		switch {
+		case reply.Recovering && x.Kind == rpc.KindClient:
+			reply.LastCommitted = uint64(t.recovery.point)
+		case r.Instance != 0 && r.Instance != t.instance:
 			reply.LastCommitted = uint64(t.committedOf(r))
 		}
-		reply.Recovering = t.recovery.open.Load()
 		if t.o.ConnectReply != nil {
 			t.o.ConnectReply(x, reply)
 		}
