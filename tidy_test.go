@@ -39,7 +39,7 @@ var floors = map[string]place{
 
 	"fs/wire/wirepb": {floor: 2}, "fs/wire": {floor: 2, beside: []string{"fs/wire/wirepb"}},
 
-	"fs/rpc": {floor: 3}, "server/jobstats": {floor: 3}, "server/quota": {floor: 3},
+	"fs/rpc": {floor: 3}, "fs/rpc/rpctest": {floor: 3, beside: []string{"fs/rpc"}}, "server/jobstats": {floor: 3}, "server/quota": {floor: 3},
 
 	"fs/mgc": {floor: 4}, "fs/lockcache": {floor: 4},
 	"fs/mdc":           {floor: 4, beside: []string{"fs/lockcache"}},

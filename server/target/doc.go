@@ -11,7 +11,10 @@
 //   - fencing: requests of an older generation are refused once a newer one exists, and those running are waited for.
 //   - eviction: ending the export of a client against its will: one that went away without saying so, or that keeps others
 //     waiting.
-//   - replay window: the time after a restart in which clients hand their locks back, and nobody is served who could meet one.
+//   - replay point: the newest transno of earlier starts that is on disk with all before it.
+//   - replay window: from the start of a target that had clients until they have replayed what the replay point does not cover and
+//     handed back opens and locks. Meanwhile nobody is served who could meet one of those.
+//   - stage: what a client does in the window: replays its requests, hands back opens and locks, has done both.
 //
 // A handler with a lock namespace joins it in NewExport, follows connections by Options.Connected and Options.Disconnected, leaves it
 // in ExportGone, and gives Target.Evict to the namespace as its way to end a client. Connected comes when nothing of an earlier
@@ -26,8 +29,13 @@
 //
 // Invariant: after Handler.ExportGone(x) was called nothing of x runs.
 //
-// Invariant: while the replay window is open, and until those who did not come back are evicted, nothing is served but what serves
-// (window.go) names.
+// Invariant: while the replay window is open, and until those who did not come back are evicted, nothing is served but replays, the
+// ends of stages and what serves (window.go) names.
+//
+// Invariant: replays run one at a time, in the order of their transnos. Each is published under its transno of then, with its slot's
+// record and the replay point, or refused and changes nothing.
+//
+// Invariant: when the end of the window is told, all that was replayed and that end are on disk.
 //
 // Lock order: Target.mu, Export.gate, Export.mu, slot.mu; recovery.mu is taken alone. Target.mu and Export.mu are never held
 // across a call of the handler or the device's waiting methods; Export.gate is held, shared, while a request of the export is

@@ -59,10 +59,13 @@ func (r *recovery) replay(x *Export, c *rpc.Call) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
+	switch {
+	case r.closed:
 		return status.Stopping
+	case c.Header.Generation != x.Generation():
+		return status.NotConnected // It was on its way when its connection was cut.
 	}
-	switch r.w.add(time.Now(), &replay{x, n, c}) {
+	switch r.w.add(time.Now(), &replay{x, n, c.Header.Generation, c}) {
 	case verdictRun:
 		return r.againLocked(c, n, m.Reply)
 	case verdictRefused:
@@ -154,11 +157,8 @@ func (x *Export) serveReplay(e *env.Env, q *replay) error {
 	case err != nil:
 		return Status(err)
 	}
-	if c.RawReply == nil {
-		c.RawReply, c.RawStatus = append([]byte{}, x.t.recovery.now.reply...), status.OK
-	} else {
-		c.RawReply = append([]byte{}, c.RawReply...) // It may lie in the Env, which the next replay uses.
-	}
+	// The answer is that of then, in memory of its own: it is sent while the next replay runs.
+	c.RawReply, c.RawStatus = append([]byte{}, x.t.recovery.now.reply...), status.OK
 	c.Reply, c.ReplyBulk, c.Transno = nil, nil, q.transno
 	return nil
 }

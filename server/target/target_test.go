@@ -42,6 +42,7 @@ type counter struct {
 	entered chan struct{}
 	release chan struct{}
 	mu      sync.Mutex
+	again   []wire.Transno // replays, in the order they ran; guarded by mu
 }
 
 func (h *counter) Serve(e *env.Env, x *target.Export, c *rpc.Call) error {
@@ -74,6 +75,12 @@ func (h *counter) create(e *env.Env, c *rpc.Call) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if _, again := h.t.Replayed(c); again {
+		h.again = append(h.again, c.Header.Transno)
+		if m.Name[0] == '!' {
+			return status.Stale
+		}
+	}
 	n := byte(0)
 	if v, err := h.device.Get(e, tableData, m.Name); err == nil {
 		n = v[0]
@@ -87,15 +94,16 @@ func (h *counter) ExportGone(*target.Export) { h.gone.Add(1) }
 
 // fixture is one target behind one server on a pipe.
 type fixture struct {
-	t       *testing.T
-	disk    *memdev.Disk
-	device  *memdev.Device
-	handler *counter
-	target  *target.Target
-	server  *rpc.Server
-	pipe    *rpc.Pipe
-	options target.Options
-	served  sync.WaitGroup
+	t        *testing.T
+	disk     *memdev.Disk
+	device   *memdev.Device
+	handler  *counter
+	target   *target.Target
+	server   *rpc.Server
+	pipe     *rpc.Pipe
+	options  target.Options
+	registry *stats.Registry
+	served   sync.WaitGroup
 }
 
 func newFixture(t *testing.T, o target.Options) *fixture {
@@ -115,7 +123,8 @@ func (f *fixture) start() {
 	f.handler = &counter{device: device, entered: make(chan struct{}, 16), release: make(chan struct{})}
 	o := f.options
 	o.Name, o.FSName, o.Device, o.Clients, o.Slots, o.Handler = name, "strake", device, 0, 1, f.handler
-	o.Stats, o.Prefix = stats.NewRegistry(), "mdt"
+	f.registry = stats.NewRegistry()
+	o.Stats, o.Prefix = f.registry, "mdt"
 	if f.target, err = target.New(o); err != nil {
 		f.t.Fatal(err)
 	}

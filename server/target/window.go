@@ -1,6 +1,7 @@
 package target
 
 import (
+	"slices"
 	"time"
 
 	"github.com/strakefs/strake/fs/rpc"
@@ -51,7 +52,9 @@ type waited struct {
 type replay struct {
 	x       *Export
 	transno wire.Transno
-	call    *rpc.Call
+	// generation is the export's when it came.
+	generation uint64
+	call       *rpc.Call
 }
 
 // endless bounds a stage in units of hard, however often a client makes one step more.
@@ -178,13 +181,19 @@ func (w *window) ran(now time.Time, decided bool) (drop []*replay) {
 		w.extend(now, r.x, endless)
 		return nil
 	}
-	return w.lose(now, r.x)
+	return w.lose(now, r.x, r.generation)
 }
 
-// lose takes out what a client has queued: its connection is lost. It has time to come back.
-func (w *window) lose(now time.Time, x *Export) (drop []*replay) {
+// lose takes out what a client has queued under a generation: its connection is lost. It has time to come back.
+func (w *window) lose(now time.Time, x *Export, generation uint64) (drop []*replay) {
 	if m := w.members[x]; m != nil {
-		drop, m.queue = m.queue, nil
+		m.queue = slices.DeleteFunc(m.queue, func(r *replay) bool {
+			if r.generation > generation {
+				return false
+			}
+			drop = append(drop, r)
+			return true
+		})
 		w.extend(now, x, 1)
 	}
 	return drop

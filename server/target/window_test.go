@@ -87,7 +87,7 @@ func TestWindowGaps(t *testing.T) {
 		t.Error("b has not ended")
 	}
 	add(b, 20, verdictQueued)
-	if drop := w.lose(at, b); len(drop) != 1 {
+	if drop := w.lose(at, b, 0); len(drop) != 1 {
 		t.Error("a lost connection keeps its queue")
 	}
 	add(b, 20, verdictQueued)
@@ -116,7 +116,7 @@ func TestWindowTimes(t *testing.T) {
 	}
 	// Whatever comes but replays that are carried out, hard is the end.
 	for i := range 6 {
-		w.lose(at, a)
+		w.lose(at, a, 0)
 		w.add(at.Add(time.Duration(i)*time.Second/2), &replay{x: a, transno: 15})
 	}
 	if late := w.late(at.Add(3 * time.Second)); len(late) != 1 {
@@ -125,7 +125,7 @@ func TestWindowTimes(t *testing.T) {
 	w.end(at.Add(3*time.Second), b, stageReplay)
 	for i := range wire.Transno(endless) {
 		now := at.Add(time.Duration(3+i) * time.Second)
-		w.lose(now, a)
+		w.lose(now, a, 0)
 		w.add(now, &replay{x: a, transno: 15 + i})
 		if r, _ := w.next(); r == nil {
 			t.Fatal("nothing runs")
@@ -189,7 +189,7 @@ func anyOrder(t *testing.T, rnd *rand.Rand) {
 	last := point
 	of := func(x *Export) *actor { return actors[slices.Index(exports, x)] }
 	lose := func(a *actor) {
-		w.lose(now, a.x)
+		w.lose(now, a.x, 0)
 		a.connected, a.sent = false, 0
 	}
 	for step := 0; !w.over(); step++ {
