@@ -27,7 +27,7 @@ type place struct {
 var floors = map[string]place{
 	"fs/fid": {floor: 0}, "fs/extent": {floor: 0}, "fs/status": {floor: 0},
 	"fs/attr":  {floor: 0, beside: []string{"fs/fid"}},
-	"fs/stats": {floor: 0}, "fs/failpoint": {floor: 0}, "fs/env": {floor: 0}, "fs/virtual": {floor: 0}, "assets": {floor: 0},
+	"fs/stats": {floor: 0}, "fs/failpoint": {floor: 0, beside: []string{"fs/stats", "fs/status"}}, "fs/env": {floor: 0}, "fs/virtual": {floor: 0}, "assets": {floor: 0},
 	// Configuration may import floor 0 only, and is read by the floors that start things.
 	"server/config": {floor: 0},
 

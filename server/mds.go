@@ -115,10 +115,12 @@ func (n *Node) openDevice(dir string, kind store.TargetKind, specs []store.Spec)
 	if err != nil {
 		return nil, err
 	}
-	return boltdev.Open(boltdev.Options{
+	o := boltdev.Options{
 		Dir: dir, Specs: specs, Log: n.log, Stats: n.o.Stats, StatsClass: "osd-strake", StatsName: hex.EncodeToString(uuid[:]),
 		Label: store.Label{FSName: n.o.Config.FSName, Kind: kind, Index: -1, UUID: hex.EncodeToString(uuid[:])},
-	})
+	}
+	n.failDevice(&o)
+	return boltdev.Open(o)
 }
 
 // startMGS opens the registry on the MDT's device and offers it.
@@ -188,6 +190,7 @@ func (n *Node) startMDS(ctx context.Context) error {
 	}
 	m.name = mgs.TargetName(label.FSName, mgs.KindMDT, uint32(label.Index))
 	m.dev.SetStatsName(m.name)
+	n.fails.name(m.dir, m.name)
 	uuid, err := newUUID()
 	if err != nil {
 		return err

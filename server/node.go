@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/strakefs/strake/fs/failpoint"
 	"github.com/strakefs/strake/fs/mgc"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/stats"
@@ -28,6 +29,8 @@ type Options struct {
 	Config config.Config
 	Log    *slog.Logger
 	Stats  *stats.Registry
+	// FailPoints is nil in a process that allows no fault injection. Close closes it.
+	FailPoints *failpoint.Set
 }
 
 // Node is one process's targets.
@@ -47,6 +50,7 @@ type Node struct {
 	// What the targets share: the bounds of the memory of locks, and of that of cached objects.
 	locks   *lockd.Shared
 	objects *target.Budget
+	fails   fails
 
 	ctx    context.Context // ends with Close; for the loops
 	cancel context.CancelFunc
@@ -80,7 +84,7 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		n.locks.Register(o.Stats)
 		n.objects.Register(o.Stats)
 	}
-	n.rpc = rpc.NewServer(rpc.ServerOptions{Log: o.Log, Stats: o.Stats, Find: n.find})
+	n.rpc = rpc.NewServer(rpc.ServerOptions{Log: o.Log, Stats: o.Stats, Find: n.find, FailPoints: o.FailPoints})
 	if err := n.start(ctx); err != nil {
 		bye, cancel := context.WithTimeout(context.Background(), closeTime)
 		defer cancel()
@@ -211,6 +215,7 @@ func (n *Node) Close(ctx context.Context) error {
 		return nil
 	}
 	n.cancel()
+	n.o.FailPoints.Close() // a commit that is paused would keep the devices open
 	var errs []error
 	if n.mgc != nil {
 		n.mgc.Close()

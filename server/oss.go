@@ -46,9 +46,10 @@ func (n *Node) startOSS(ctx context.Context) error {
 		o.index = uint32(label.Index)
 		o.name = mgs.TargetName(label.FSName, mgs.KindOST, o.index)
 		o.dev.SetStatsName(o.name)
+		n.fails.name(o.dir, o.name)
 		o.ost, err = ost.New(ctx, ost.Options{
 			Name: o.name, FSName: label.FSName, Device: o.dev, Log: n.log, Stats: n.o.Stats,
-			Locks: lockd.Options{Shared: n.locks}, Memory: n.objects,
+			Locks: lockd.Options{Shared: n.locks}, Memory: n.objects, FailPoints: n.o.FailPoints,
 		})
 		if err != nil {
 			return err

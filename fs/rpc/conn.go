@@ -28,6 +28,7 @@ type Conn struct {
 	// Set by CONNECT, before the role is handed on for the first time.
 	session Session
 	bulk    bool
+	target  string
 	peer    string
 	limit   int    // max_rpcs_in_flight
 	brwSize uint32 // largest bulk
@@ -285,6 +286,9 @@ func (cn *Conn) serve(w *worker, c *Call) {
 	if c.Header.Flags&wire.FlagResent != 0 {
 		s.stats.resent.Inc()
 	}
+	if s.o.FailPoints.Armed() && cn.failRequest(w, c) {
+		return
+	}
 	err := cn.check(c)
 	if err == nil && c.Header.Op != wire.OpPing {
 		s.stats.active.Add(1)
@@ -335,18 +339,26 @@ func (cn *Conn) answer(c *Call, err error) {
 	bulk, n := c.encode(err, c.Session.LastCommitted(), c.Session.Generation())
 	s.stats.times.observe(c.Header.Op, time.Since(c.start))
 	s.stats.sent.Add(int64(len(c.out) - wire.HeaderSize + n))
-	cn.mu.Lock()
-	if c.prior {
-		cn.prior--
-	} else {
-		cn.normal--
+	if s.o.FailPoints.Armed() {
+		cn.failReply(c)
 	}
+	cn.mu.Lock()
+	cn.answeredLocked(c)
 	cn.writing++
 	cn.mu.Unlock()
 	cn.l.send(c.out, bulk, n) // an error ends the link, which the reading role notices
 	cn.mu.Lock()
 	cn.writing--
 	cn.mu.Unlock()
+}
+
+// answeredLocked lets a request count in flight no more.
+func (cn *Conn) answeredLocked(c *Call) {
+	if c.prior {
+		cn.prior--
+	} else {
+		cn.normal--
+	}
 }
 
 // recycle implements callOwner.

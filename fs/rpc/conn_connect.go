@@ -31,6 +31,10 @@ func (cn *Conn) connect() error {
 	if err := c.Decode(&r); err != nil {
 		return err
 	}
+	cn.target = string(r.Target)
+	if cn.failConnect() {
+		return errInjected
+	}
 	session, reply, err := cn.join(&r)
 	var generation uint64
 	if err == nil {

@@ -64,6 +64,7 @@ type link struct {
 	outstanding int
 
 	wmu  sync.Mutex
+	mute bool        // nothing is written any more, as if the network lost it; guarded by wmu
 	wbuf []byte      // guarded by wmu
 	vec  [][]byte    // guarded by wmu
 	bufs net.Buffers // guarded by wmu
@@ -241,6 +242,9 @@ func (l *link) send(head []byte, bulk [][]byte, bulkLen int) error {
 }
 
 func (l *link) sendLocked(head []byte, bulk [][]byte, bulkLen int) error {
+	if l.mute {
+		return nil
+	}
 	l.writes.Add(1)
 	var err error
 	switch {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/failpoint"
 	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
@@ -57,6 +58,8 @@ type ServerOptions struct {
 	SilentTimeout time.Duration
 	// IdleBulkBytes bounds the bulk buffers kept for reuse, 64 MiB.
 	IdleBulkBytes int
+	// FailPoints may be nil: requests and replies that are to be lost, late or answered with an error.
+	FailPoints *failpoint.Set
 }
 
 func (o *ServerOptions) setDefaults() {

@@ -144,6 +144,9 @@ type Config struct {
 	// MGSTimeout is how long a start waits for an MGS when no configuration is saved yet.
 	MGSTimeout time.Duration
 
+	// FaultInjection allows fail_loc (package failpoint).
+	FaultInjection bool
+
 	// Notes are sentences about what was chosen on the operator's behalf. They belong in the log at start.
 	Notes []string
 }

@@ -14,6 +14,8 @@ type Key struct {
 	Repeated bool
 	// Commas says that the list can also be written in one value, separated by commas.
 	Commas bool
+	// Hidden keeps the key out of the help text: it is for tests.
+	Hidden bool
 	// Help is one sentence for the help text.
 	Help string
 }
@@ -33,6 +35,8 @@ const (
 	KeyMGSTimeout = "mgs-timeout"
 	KeyLogLevel   = "log-level"
 	KeyConfig     = "config"
+
+	KeyFaultInjection = "fault-injection"
 )
 
 // keys is the constant table behind Keys.
@@ -63,6 +67,8 @@ var keys = [...]Key{
 		Help: "debug, info, warn or error (default info)"},
 	{Name: KeyConfig, Arg: "FILE",
 		Help: "configuration file (default " + DefaultFile + " if it exists; none reads no file)"},
+	{Name: KeyFaultInjection, Arg: "on|off", Bare: "on", Hidden: true,
+		Help: "allow fail_loc to make this process fail, for tests of recovery (default off)"},
 }
 
 // Keys returns all keys, in the order of the help text. The slice is the caller's.

@@ -28,7 +28,7 @@ const (
 func New(s Settings) (Config, error) {
 	c := Config{FSName: defaultFSName, MGSTimeout: defaultMGSTimeout}
 	steps := [...]func(*Config, Settings) error{
-		resolveRoles, resolveNames, resolveTimes, resolveInsecure, resolveMGS, resolveTargets, resolveMounts,
+		resolveRoles, resolveNames, resolveTimes, resolveInsecure, resolveFaults, resolveMGS, resolveTargets, resolveMounts,
 		resolveListen, resolveHTTP, checkFolders,
 	}
 	for _, step := range steps {
@@ -136,6 +136,19 @@ func resolveInsecure(c *Config, s Settings) error {
 		c.Insecure = InsecureAny
 	default:
 		return invalidf("%s: unknown mode %q; want loopback or any", s.origin(KeyInsecure), mode)
+	}
+	return nil
+}
+
+func resolveFaults(c *Config, s Settings) error {
+	mode, _ := s.one(KeyFaultInjection)
+	switch mode {
+	case "", "off", "false":
+	case "on", "true":
+		c.FaultInjection = true
+		c.Notes = append(c.Notes, "fault injection is allowed: whoever reaches the parameter socket can make this process fail")
+	default:
+		return invalidf("%s: unknown mode %q; want on or off", s.origin(KeyFaultInjection), mode)
 	}
 	return nil
 }

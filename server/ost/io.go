@@ -8,6 +8,7 @@ import (
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/extent"
+	"github.com/strakefs/strake/fs/failpoint"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/status"
@@ -56,7 +57,7 @@ func (o *OST) serveRead(e *env.Env, x *target.Export, c *rpc.Call) error {
 	n := int(min(uint64(m.Length), size-min(size, m.Offset)))
 	if n > 0 {
 		b := c.BulkBuffer(n)
-		if n, err = ob.h.ReadAt(b[:n], int64(m.Offset)); err != nil {
+		if n, err = o.readObject(ob, b[:n], int64(m.Offset)); err != nil {
 			return fmt.Errorf("ost: read of object %v: %w", id, err)
 		}
 		c.ReplyBulk = b[:n]
@@ -86,6 +87,9 @@ func (o *OST) serveWrite(e *env.Env, x *target.Export, c *rpc.Call) error {
 	}
 	if err := checkRange(m.Offset, uint64(len(c.Bulk))); err != nil {
 		return err
+	}
+	if _, ok := o.o.FailPoints.Reach(failpoint.NoSpace, c.Header.Op.String(), o.o.Name); ok {
+		return status.NoSpace
 	}
 	w := wanted{id: id, ext: extent.Extent{Start: m.Offset, End: m.Offset + uint64(len(c.Bulk))}, write: true, lock: m.Lock}
 	if err := o.lock(c.Context(), e, x, w); err != nil {
@@ -126,7 +130,7 @@ func (o *OST) write(e *env.Env, x *target.Export, c *rpc.Call, id fid.ObjectID) 
 		return err
 	}
 	if len(c.Bulk) > 0 {
-		if err := ob.h.WriteAt(c.Bulk, int64(m.Offset)); err != nil {
+		if err := o.writeObject(ob, c.Bulk, int64(m.Offset)); err != nil {
 			o.writeFailed(ob)
 			return fmt.Errorf("ost: write of %d bytes at %d of object %v: %w", len(c.Bulk), m.Offset, id, err)
 		}

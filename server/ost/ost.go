@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/failpoint"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/fs/wire"
@@ -49,6 +50,8 @@ type Options struct {
 	ReplayWindow time.Duration
 	// Locks has what the namespace shares with others of the process, and what tests set; the OST fills in the rest.
 	Locks lockd.Options
+	// FailPoints may be nil.
+	FailPoints *failpoint.Set
 }
 
 // CommitEveryDefault is how long a client has to keep its copy of what it wrote. A flush each two seconds keeps the host's

@@ -51,9 +51,11 @@ type Options struct {
 	MaxOpen int
 	// LockTimeout is how long Open waits for another process to let go of the folder; 1 s.
 	LockTimeout time.Duration
-	// Fault, if set, is called at the points "commit", "flush", "sync" and "label" before they reach the disk; an error
-	// fails them. For tests.
+	// Fault, if set, is called at the points "commit", "flush", "sync" and "label" before they reach the disk, and may wait; an error
+	// fails them. For tests and fail points.
 	Fault func(point string) error
+	// Full, if set, reports whether Throttle is to find no room but the reserve, whatever the disk has. For fail points.
+	Full func() bool
 }
 
 func (o Options) withDefaults() Options {

@@ -200,6 +200,9 @@ func (d *Device) admit(reserve bool) (bool, error) {
 	if d.err.Load() != nil {
 		return false, d.Err()
 	}
+	if d.o.Full != nil && !reserve && d.o.Full() {
+		return false, fmt.Errorf("boltdev: %s: by a fail point: %w", d.o.Dir, store.ErrNoSpace)
+	}
 	if cost := d.pendingCost(); !d.room(reserve, cost) {
 		// What is pending may need the room. On disk it needs what it really needs.
 		if cost == 0 || !d.room(reserve, 0) {

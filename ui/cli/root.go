@@ -58,7 +58,7 @@ func newRoot(deps Deps) *cobra.Command {
 		v := &flagValue{key: k}
 		values[k.Name] = v
 		f := flags.VarPF(v, k.Name, k.Short, k.Help)
-		f.NoOptDefVal = k.Bare
+		f.NoOptDefVal, f.Hidden = k.Bare, k.Hidden
 	}
 	root.AddCommand(newVersion(deps))
 	for _, tool := range deps.Tools {

@@ -13,6 +13,7 @@ import (
 	"github.com/shirou/gopsutil/v4/mem"
 	"github.com/strakefs/strake/fs"
 	"github.com/strakefs/strake/fs/client"
+	"github.com/strakefs/strake/fs/failpoint"
 	"github.com/strakefs/strake/fs/fusefs"
 	"github.com/strakefs/strake/fs/osc"
 	"github.com/strakefs/strake/fs/stats"
@@ -60,12 +61,17 @@ func Start(ctx context.Context, cfg config.Config, version string, log *slog.Log
 
 func (p *Process) start(ctx context.Context) error {
 	metrics.RegisterProcess(p.stats, p.started)
+	var fails *failpoint.Set
+	if p.cfg.FaultInjection {
+		fails = failpoint.New()
+	}
+	failpoint.Register(p.stats, fails)
 	// The dashboard first: a port in use must change nothing on disk.
 	if err := p.startDash(); err != nil {
 		return err
 	}
 	p.startParam()
-	node, err := server.Start(ctx, server.Options{Config: p.cfg, Log: p.log, Stats: p.stats})
+	node, err := server.Start(ctx, server.Options{Config: p.cfg, Log: p.log, Stats: p.stats, FailPoints: fails})
 	if err != nil {
 		return err
 	}
