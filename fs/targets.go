@@ -15,6 +15,7 @@ import (
 	"github.com/strakefs/strake/fs/osc"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/virtual"
+	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
 
@@ -61,6 +62,7 @@ func (m *Mount) applyOST(t *wirepb.Target) error {
 	o := m.importOptions(n.name, addresses)
 	o.Bulk = true
 	o.OnConnect = func(r *wirepb.ConnectReply) { n.osc.Connected(r) }
+	o.OnCommitted = func(t wire.Transno) { n.osc.Committed(t) }
 	o.Callback = func(e *env.Env, c *rpc.Call) error { return n.osc.Callback(e, c) }
 	imp, err := rpc.NewImport(o)
 	if err != nil {

@@ -46,6 +46,12 @@ func (p *params) register(reg *stats.Registry, at string) {
 	}
 	reg.Param(at+"max_cached_mb", "Memory of dirty data and of what was read ahead, in MiB, shared by the mounts of the process; set its limit by number.",
 		p.cacheText, p.setCache)
+	reg.Param(at+"max_unstable_mb", "Memory of data that is answered and not on the OSTs' disks, in MiB, shared by the mounts of the process.",
+		func() string { return megabytes(p.cache.KeptLimit()) }, p.setKept)
+	reg.Text(at+"unstable_stats", "Data that is answered and not on the OSTs' disks, in pages of 4 KiB.", func() string {
+		n := p.cache.Kept()
+		return fmt.Sprintf("unstable_pages: %20d\nunstable_mb: %14d", n/memoryPage, n/mib)
+	})
 	for _, x := range []struct {
 		name, help string
 		get        func(l *lov.ReadAhead) int64
@@ -106,6 +112,22 @@ func (p *params) setCache(text string) error {
 	p.cache.SetLimit(n)
 	return nil
 }
+
+// setKept sets the limit of what is kept until it is on disk.
+func (p *params) setKept(text string) error {
+	n, err := parseMegabytes(text)
+	if err != nil || n < keptLeast || n > cacheMost {
+		return fmt.Errorf("client: max_unstable_mb is a number from %s to %s, not %q", megabytes(keptLeast), megabytes(cacheMost), text)
+	}
+	p.cache.SetKeptLimit(n)
+	return nil
+}
+
+// keptLeast is the least that may be kept: below it every few writes would be a commit of the OST.
+const keptLeast = 8 << 20
+
+// memoryPage is what unstable_stats counts in.
+const memoryPage = 4096
 
 // cacheMost is the most that the dirty cache may be given: past it a mistyped number would take a machine's memory.
 const cacheMost = 64 << 30

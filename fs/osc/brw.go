@@ -90,16 +90,22 @@ func (c *OSC) sendWrite(w *write) {
 	w.body.GrantWant = c.grant.want(uint64(c.o.MaxDirtyBytes))
 	c.mu.Unlock()
 	w.req.Op, w.req.Body, w.req.Reply = wire.OpWrite, &w.body, &w.reply
-	err := c.sendUnder(w)
-	switch {
-	case err == nil:
-		c.figs.writeBytes.Add(int64(w.len()))
-	case c.life.Err() != nil:
-		err = o.closedErr("write", w.start)
-	default:
-		err = o.fail("write", w.start, err)
+	for {
+		w.req.Transno, w.req.LastCommitted, w.req.Instance = 0, 0, 0
+		err := c.sendUnder(w)
+		switch {
+		case err == nil:
+			c.figs.writeBytes.Add(int64(w.len()))
+		case c.life.Err() != nil:
+			err = o.closedErr("write", w.start)
+		default:
+			err = o.fail("write", w.start, err)
+		}
+		if !o.finish(w, err) {
+			return
+		}
+		w.reply.Reset()
 	}
-	o.finish(w, err)
 }
 
 // remote gives the OST's handle of a lock; false when there is one that this client does not have any more.

@@ -37,17 +37,20 @@ func (p *page) room() uint64                   { return p.base + uint64(len(p.bu
 
 // share is what one OSC holds of a Cache.
 type share struct {
-	used int64 // guarded by Cache.mu
+	used int64 // guarded by Cache.mu: dirty, unanswered, read ahead
+	kept int64 // guarded by Cache.mu: answered, not on the OST's disk
 	// kick tells the OSC that its first block has become dirty, press that memory is short. Capacity 1.
 	kick, press chan struct{}
 }
 
 // Cache is the memory of dirty data, shared by all OSCs of a process. Half of it is split evenly into parts that only
-// their OSC can use, so that OSTs that are away never take all; the other half goes to whoever comes first.
+// their OSC can use, so that OSTs that are away never take all; the other half goes to whoever comes first. What is kept until it
+// is on an OST's disk has memory of its own beside, divided in the same way (unstable.go).
 //
-// Invariant: the bytes of all buffers, in use and free, never exceed the limit, or what was in use when it was lowered.
+// Invariant: the bytes of all buffers, in use and free, never exceed the two limits, or what was in use when they were lowered.
 type Cache struct {
-	limit atomic.Int64 // changed under mu
+	limit     atomic.Int64 // changed under mu
+	keptLimit atomic.Int64 // changed under mu
 	// ahead is the bytes taken that hold what was read ahead.
 	ahead atomic.Int64
 
@@ -55,19 +58,23 @@ type Cache struct {
 	used   int64         // guarded by mu: bytes taken
 	common int64         // guarded by mu: bytes taken beyond the takers' own parts
 	free   int64         // guarded by mu: bytes in the free lists
+	kept   int64         // guarded by mu: bytes of what is kept
+	keptCo int64         // guarded by mu: those beyond the keepers' own parts
 	shares []*share      // guarded by mu
 	small  []*page       // guarded by mu: free pages with small buffers
 	large  []*page       // guarded by mu: free pages with large buffers
 	wake   chan struct{} // guarded by mu: closed when room, grant or an answer came; nil when nobody waits
 }
 
-// NewCache returns a cache of at most limitBytes; 0 is DefaultCacheBytes, less than MinCacheBytes is MinCacheBytes.
+// NewCache returns a cache of at most limitBytes, and as much again for what is kept; 0 is DefaultCacheBytes, less than
+// MinCacheBytes is MinCacheBytes.
 func NewCache(limitBytes int64) *Cache {
 	if limitBytes == 0 {
 		limitBytes = DefaultCacheBytes
 	}
 	c := &Cache{}
 	c.limit.Store(max(limitBytes, MinCacheBytes))
+	c.keptLimit.Store(c.limit.Load())
 	return c
 }
 
@@ -82,7 +89,7 @@ func (c *Cache) SetLimit(bytes int64) {
 	c.mu.Lock()
 	c.limit.Store(max(bytes, LeastLimit))
 	c.recountLocked()
-	c.shrinkLocked()
+	c.shrinkLocked(c.limit.Load() + c.kept)
 	over := c.used > c.limit.Load()
 	c.mu.Unlock()
 	if over {
@@ -124,9 +131,10 @@ func (c *Cache) leave(s *share) {
 }
 
 func (c *Cache) recountLocked() {
-	c.common = 0
+	c.common, c.keptCo = 0, 0
 	for _, s := range c.shares {
 		c.common += max(0, s.used-c.ownLocked())
+		c.keptCo += max(0, s.kept-c.ownKeptLocked())
 	}
 }
 
@@ -160,7 +168,7 @@ func (c *Cache) page(size int64) *page {
 		c.mu.Unlock()
 		return p
 	}
-	c.shrinkLocked()
+	c.shrinkLocked(c.limit.Load() + c.keptLimit.Load())
 	c.mu.Unlock()
 	return &page{buf: make([]byte, size)}
 }
@@ -172,9 +180,9 @@ func (c *Cache) listLocked(size int64) *[]*page {
 	return &c.large
 }
 
-// shrinkLocked forgets free buffers until all bytes are within the limit.
-func (c *Cache) shrinkLocked() {
-	for c.used+c.free > c.limit.Load() && c.free > 0 {
+// shrinkLocked forgets free buffers until all buffers are within most bytes.
+func (c *Cache) shrinkLocked(most int64) {
+	for c.used+c.kept+c.free > most && c.free > 0 {
 		list := &c.large
 		if len(*list) == 0 {
 			list = &c.small
@@ -190,12 +198,22 @@ func (c *Cache) shrinkLocked() {
 func (c *Cache) give(s *share, pages []*page) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.leaveLocked(s, bytesOf(pages))
+	c.freeLocked(pages)
+}
+
+// leaveLocked takes n bytes out of the account of what is dirty or unanswered.
+func (c *Cache) leaveLocked(s *share, n int64) {
 	own := c.ownLocked()
+	c.common -= max(0, s.used-own) - max(0, s.used-n-own)
+	c.used -= n
+	s.used -= n
+}
+
+// freeLocked enters pages into the free lists.
+func (c *Cache) freeLocked(pages []*page) {
 	for i, p := range pages {
 		size := int64(len(p.buf))
-		c.common -= max(0, s.used-own) - max(0, s.used-size-own)
-		c.used -= size
-		s.used -= size
 		c.free += size
 		list := c.listLocked(size)
 		*list = append(*list, p)
@@ -203,11 +221,19 @@ func (c *Cache) give(s *share, pages []*page) {
 	}
 }
 
+// bytesOf is the memory of pages' buffers.
+func bytesOf(pages []*page) (n int64) {
+	for _, p := range pages {
+		n += int64(len(p.buf))
+	}
+	return n
+}
+
 // trim gives the free buffers of an idle cache to the garbage collector.
 func (c *Cache) trim() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.used == 0 {
+	if c.used == 0 && c.kept == 0 {
 		c.small, c.large, c.free = nil, nil, 0
 	}
 }

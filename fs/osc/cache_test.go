@@ -11,7 +11,7 @@ func TestCacheIsSharedFairlyAndBounded(t *testing.T) {
 		c := NewCache(1 << 20)
 		shares := []*share{c.join(), c.join(), c.join()}
 		own := c.limit.Load() / 6
-		held := make([][]*page, len(shares))
+		held, kept := make([][]*page, len(shares)), make([][]*page, len(shares))
 		t.Repeat(map[string]func(*rapid.T){
 			"take": func(t *rapid.T) {
 				i := rapid.IntRange(0, 2).Draw(t, "share")
@@ -29,16 +29,36 @@ func TestCacheIsSharedFairlyAndBounded(t *testing.T) {
 				c.give(shares[i], held[i][:n])
 				held[i] = held[i][n:]
 			},
+			"keep": func(t *rapid.T) {
+				i := rapid.IntRange(0, 2).Draw(t, "share")
+				n := rapid.IntRange(0, len(held[i])).Draw(t, "n")
+				bytes := bytesOf(held[i][:n])
+				fits := shares[i].kept+bytes <= own
+				if moved, half := c.keep(shares[i], bytes); moved {
+					kept[i] = append(kept[i], held[i][:n]...)
+					held[i] = held[i][n:]
+				} else if fits || !half {
+					t.Fatalf("refused to keep %d of its own part, half %v", bytes, half)
+				}
+			},
+			"unkeep": func(t *rapid.T) {
+				i := rapid.IntRange(0, 2).Draw(t, "share")
+				n := rapid.IntRange(0, len(kept[i])).Draw(t, "n")
+				c.unkeep(shares[i], kept[i][:n])
+				kept[i] = kept[i][n:]
+			},
 			"trim": func(*rapid.T) { c.trim() },
 			"": func(t *rapid.T) {
-				var sum int64
+				var sum, sumKept int64
 				for i := range held {
-					for _, p := range held[i] {
-						sum += int64(len(p.buf))
-					}
+					sum += bytesOf(held[i])
+					sumKept += bytesOf(kept[i])
 				}
-				if c.used != sum || c.used+c.free > c.limit.Load() || c.common > c.limit.Load()/2+6 {
-					t.Fatalf("%d used, %d free, %d common, %d held", c.used, c.free, c.common, sum)
+				if c.used != sum || c.kept != sumKept || c.used+c.kept+c.free > c.limit.Load()+c.keptLimit.Load() {
+					t.Fatalf("%d used, %d kept, %d free; %d held, %d kept", c.used, c.kept, c.free, sum, sumKept)
+				}
+				if c.common > c.limit.Load()/2+6 || c.keptCo > c.keptLimit.Load()/2+6 || c.kept > c.keptLimit.Load() {
+					t.Fatalf("%d used, %d of it common; %d kept, %d of it common", c.used, c.common, c.kept, c.keptCo)
 				}
 			},
 		})

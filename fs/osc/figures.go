@@ -1,6 +1,10 @@
 package osc
 
-import "github.com/strakefs/strake/fs/stats"
+import (
+	"fmt"
+
+	"github.com/strakefs/strake/fs/stats"
+)
 
 // figures counts what an OSC did.
 type figures struct {
@@ -28,6 +32,7 @@ func (c *OSC) register(r *stats.Registry) {
 	f.inFlight = r.Gauge(c.path("rpcs_in_flight"), "Requests of the OST that are not answered yet.")
 	c.registerParams(r)
 	r.Text(c.path("rpc_stats"), "READs and WRITEs by pages and by how many were in flight.", c.rpcStats)
+	r.Text(c.path("unstable_stats"), "Answered data that is kept until it is on the OST's disk, in pages of 4 KiB.", c.unstableStats)
 	r.Func(c.path("cur_dirty_bytes"), "Bytes of dirty and unanswered data.", func() int64 {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -43,6 +48,14 @@ func (c *OSC) register(r *stats.Registry) {
 		defer c.cache.mu.Unlock()
 		return c.share.used
 	})
+}
+
+// unstableStats prints what is kept as Lustre does.
+func (c *OSC) unstableStats() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.kept.bytes
+	return fmt.Sprintf("unstable_pages: %20d\nunstable_mb: %14d", (n+pageBytes-1)/pageBytes, n/mib)
 }
 
 func (c *OSC) unregister(r *stats.Registry) {

@@ -149,9 +149,16 @@ func (o *Object) change(lock ldlm.Handle, field *uint64, op wire.Op, body rpc.Me
 			return nil, o.fail(op.String(), 0, errLost)
 		}
 		*field = h
-		r, err := o.call(&o.osc.life, op, body)
+		r := rpc.Request{Op: op, Body: body, Reply: new(wirepb.ObjectReply)}
+		err := o.run(&o.osc.life, &r)
+		if err == nil {
+			*field = 0 // To be kept without: a replay needs none.
+			if !o.osc.keepChange(o, &r) {
+				continue
+			}
+		}
 		if h == 0 || !errors.Is(err, status.BadHandle) {
-			return r, err
+			return r.Reply.(*wirepb.ObjectReply), err
 		}
 		if again, ok := o.osc.remote(lock); !ok || again == h {
 			return nil, o.fail(op.String(), 0, errLost)
@@ -161,8 +168,12 @@ func (o *Object) change(lock ldlm.Handle, field *uint64, op wire.Op, body rpc.Me
 
 func (o *Object) call(ctx context.Context, op wire.Op, body rpc.Message) (*wirepb.ObjectReply, error) {
 	reply := new(wirepb.ObjectReply)
-	if err := o.osc.do(ctx, &rpc.Request{Op: op, Body: body, Reply: reply}); err != nil {
-		return nil, fmt.Errorf("osc: %s: %v object %v: %w", o.osc.o.Name, op, o.id, err)
+	return reply, o.run(ctx, &rpc.Request{Op: op, Body: body, Reply: reply})
+}
+
+func (o *Object) run(ctx context.Context, r *rpc.Request) error {
+	if err := o.osc.do(ctx, r); err != nil {
+		return fmt.Errorf("osc: %s: %v object %v: %w", o.osc.o.Name, r.Op, o.id, err)
 	}
-	return reply, nil
+	return nil
 }

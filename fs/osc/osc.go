@@ -99,6 +99,7 @@ type OSC struct {
 	age     ageList
 	armed   bool   // guarded by mu: the write-back goroutine watches the age list
 	seq     uint64 // guarded by mu
+	kept    keptLog
 	oldest  *write // guarded by mu: unanswered writes in order of seq
 	newest  *write
 	lines   [2]line // guarded by mu: writes that may be sent, under locks and under none
@@ -145,6 +146,7 @@ func New(o Options) *OSC {
 	c.brws.New = func() any { return new(brw) }
 	c.brw.Store(wire.BulkMax)
 	c.life.done = make(chan struct{})
+	c.kept.kick = make(chan struct{}, 1)
 	c.share = c.cache.join()
 	c.register(o.Stats)
 	if o.Locks != nil {
@@ -162,7 +164,7 @@ func (c *OSC) Connected(r *wirepb.ConnectReply) {
 	c.mu.Lock()
 	c.grant.connected(r.Grant)
 	c.mu.Unlock()
-	c.cache.announce()
+	c.reconnected(r)
 	if n := int(r.MaxRpcsInFlight); n > 0 {
 		c.loose.limit(min(n, int(c.maxInFlight.Load())))
 	}
@@ -184,6 +186,9 @@ func (c *OSC) rpcBytes() uint64 { return min(c.block, c.brw.Load(), uint64(c.max
 // lost then, which the error says. Objects must not be used afterwards.
 func (c *OSC) Close(ctx context.Context) error {
 	err := c.flush(ctx)
+	if err == nil {
+		c.settleKept(ctx)
+	}
 	if c.locks != nil && err == nil {
 		_, err = c.locks.Clear(ctx)
 	}
@@ -203,6 +208,7 @@ func (c *OSC) Close(ctx context.Context) error {
 	c.freezeOldest(^uint64(0))
 	c.wg.Wait()
 	c.aheads.dropAll(c)
+	c.dropKept()
 	c.cache.announce()
 	c.cache.leave(c.share)
 	c.unregister(c.o.Stats)

@@ -130,11 +130,14 @@ func blockedBy(older []*write, w *write) bool {
 	return false
 }
 
-// finish ends a write: it was answered, refused or dropped.
-func (o *Object) finish(w *write, err error) {
+// finish ends a write: it was answered, refused or dropped. again says that it has to be sent once more instead.
+func (o *Object) finish(w *write, err error) (again bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	sent, t := w.sending, w.ticket
+	if err == nil && sent && !o.osc.keepWrite(w) {
+		return true
+	}
 	if err != nil && (t == nil || t.abandoned) && !w.dropped {
 		o.holder.WriteFailed(err)
 	}
@@ -170,6 +173,7 @@ func (o *Object) finish(w *write, err error) {
 	// Memory and grant are back before a waiter hears of it.
 	o.osc.ended(w, sent)
 	o.announceLocked()
+	return false
 }
 
 // dropBlockLocked forgets a block that has nothing left.

@@ -267,13 +267,22 @@ func (c *OSC) writeback() {
 	timer := time.NewTimer(c.o.MaxAge)
 	timer.Stop()
 	defer timer.Stop()
+	news := time.NewTimer(keptNews)
+	defer news.Stop()
 	for {
 		select {
 		case <-c.life.done:
 			return
 		case <-c.share.kick:
 			timer.Reset(c.o.MaxAge)
+		case <-c.kept.kick:
+			news.Reset(keptNews)
+		case <-news.C:
+			if c.news() {
+				news.Reset(keptNews)
+			}
 		case <-c.share.press:
+			c.hasten()
 			c.aheads.dropAll(c)
 			c.freezeOldest(c.pressBytes())
 		case <-timer.C:
@@ -333,6 +342,7 @@ func (c *OSC) freezeHead(meant func(*block) bool) uint64 {
 func (c *OSC) press(why shortage) {
 	c.freezeOldest(c.pressBytes())
 	if why == noRoom {
+		c.hasten()
 		c.aheads.dropAll(c)
 		c.cache.press()
 	}

@@ -91,14 +91,23 @@ func memoryBytes() uint64 {
 	return m.Total
 }
 
-// dirtyBytes bounds the dirty data of all mounts of a process.
-const dirtyBytes = 256 << 20
+// dirtyBytes bounds the dirty data of all mounts of a process. keptBytes bounds what is answered and not on an OST's disk, beside
+// it: a stream runs at the speed of memory until a disk is that far behind.
+const (
+	dirtyBytes = 256 << 20
+	keptBytes  = 512 << 20
+	// keptPart is the part of the machine's memory that it is at most.
+	keptPart = 32
+)
 
 func (p *Process) startMounts(ctx context.Context, node *server.Node) error {
 	if len(p.cfg.Mounts) == 0 {
 		return nil
 	}
 	cache := osc.NewCache(dirtyBytes)
+	if m := memoryBytes(); m != 0 {
+		cache.SetKeptLimit(min(keptBytes, int64(m/keptPart)))
+	}
 	budget := client.NewBudget(memoryBytes())
 	for i := range p.cfg.Mounts {
 		o := p.mountOptions(node, cache, i)
