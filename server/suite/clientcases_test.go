@@ -478,8 +478,12 @@ func TestRandomFileOperationsOnTwoMountsMatchAShadowCopy(t *testing.T) {
 				}
 				y.want, y.count = x.want, x.count
 			}
-			must(t, a.verify())
-			must(t, b.verify())
+			for _, x := range []*exerciser{a, b} {
+				if err := x.verify(); err != nil {
+					t.Fatalf("stripes=%d, at the end, on %s: %v\nlast operations there:\n%s\nand there:\n%s", stripes, x.path, err,
+						strings.Join(a.trace, "\n"), strings.Join(b.trace, "\n"))
+				}
+			}
 		}
 	})
 }
