@@ -19,6 +19,7 @@ import (
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
+	"github.com/strakefs/strake/server/target"
 	"github.com/strakefs/strake/store"
 	"github.com/strakefs/strake/store/memdev"
 )
@@ -31,132 +32,21 @@ func checkDevice(t *testing.T, dev store.Device) {
 
 func checkDeviceAt(t *testing.T, dev store.Device, tables Tables) {
 	t.Helper()
-	e := env.New()
-	inodes := map[fid.FID]*inode{}
-	scan := func(tb store.Table, fn func(k, v []byte)) {
-		if err := dev.Scan(e, tb, nil, nil, func(k, v []byte) bool {
-			fn(bytes.Clone(k), bytes.Clone(v))
-			return true
-		}); err != nil {
-			t.Fatal(err)
+	for _, p := range problemsOf(t, dev, tables, nil) {
+		t.Errorf("%s: inode %v, entry %q of %v: %s", p.Kind, p.FID, p.Name, p.Folder, p.Detail)
+		if !p.Settled {
+			t.Errorf("of a device that nobody uses, it says that it has changed")
 		}
 	}
-	scan(tables.Inode, func(k, v []byte) {
-		f, _ := fid.FromKey(k)
-		n := &inode{}
-		if err := n.decode(f, v); err != nil {
-			t.Fatal(err)
-		}
-		inodes[f] = n
-	})
-	type name struct {
-		folder fid.FID
-		name   string
+}
+
+func problemsOf(t *testing.T, dev store.Device, tables Tables, key []byte) []*Problem {
+	t.Helper()
+	problems, err := NewChecker(CheckOptions{Records: target.DeviceRecords{KV: dev}, Tables: tables, Key: key}).Check(context.Background())
+	if err != nil {
+		t.Fatal(err)
 	}
-	links, subdirs, entries, links2 := map[fid.FID]map[name]bool{}, map[fid.FID]uint32{}, map[fid.FID]uint64{}, 0
-	scan(tables.Dirent, func(k, v []byte) {
-		var d dirent
-		if err := d.decode(k, v); err != nil {
-			t.Fatal(err)
-		}
-		if len(d.name) == 0 {
-			return
-		}
-		folder, _ := fid.FromKey(k)
-		p, n := inodes[folder], inodes[d.child]
-		if p == nil || !p.IsDir() || p.Nlink == 0 {
-			t.Errorf("entry %q in %v, which is no folder", d.name, folder)
-			return
-		}
-		if n == nil {
-			t.Errorf("entry %q of %v leads to %v, which is not there", d.name, folder, d.child)
-			return
-		}
-		if uint32(d.kind) != attr.DirentType(n.Mode) {
-			t.Errorf("entry %q has type %d, inode %o", d.name, d.kind, n.Mode)
-		}
-		if d.stamp.transno > p.content.transno {
-			t.Errorf("entry %q changed in %d, its folder's content in %d", d.name, d.stamp.transno, p.content.transno)
-		}
-		if links[d.child] == nil {
-			links[d.child] = map[name]bool{}
-		}
-		links[d.child][name{folder, string(d.name)}] = true
-		entries[folder]++
-		links2++
-		if n.IsDir() {
-			subdirs[folder]++
-		}
-	})
-	orphans := map[fid.FID]bool{}
-	scan(tables.Orphan, func(k, _ []byte) { f, _ := fid.FromKey(k); orphans[f] = true })
-	for f, n := range inodes {
-		want := uint32(len(links[f]))
-		if n.IsDir() {
-			if n.entries != entries[f] {
-				t.Errorf("folder %v counts %d entries, has %d", f, n.entries, entries[f])
-			}
-			if want > 1 {
-				t.Errorf("folder %v has %d names", f, want)
-			}
-			if want == 1 || f == rootFID {
-				want = 2 + subdirs[f]
-			}
-		}
-		if n.Nlink != want {
-			t.Errorf("inode %v has nlink %d, should be %d", f, n.Nlink, want)
-		}
-		if orphans[f] != (n.Nlink == 0) {
-			t.Errorf("inode %v has nlink %d, orphan %v", f, n.Nlink, orphans[f])
-		}
-		count := 0
-		for rest := n.sec[secLinks]; ; {
-			l, next, ok, err := nextLink(rest)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !ok {
-				break
-			}
-			if rest = next; !links[f][name{l.folder, string(l.name)}] {
-				t.Errorf("inode %v says that it is %q in %v", f, l.name, l.folder)
-			}
-			count++
-		}
-		if count != len(links[f]) && len(n.sec[secLinks]) < linksMax-300 {
-			t.Errorf("inode %v has %d parent links for %d names", f, count, len(links[f]))
-		}
-		if n.IsDir() && n.Nlink > 0 {
-			at, steps := n, 0
-			for at.FID != rootFID && steps < 10000 {
-				l, ok := at.parent()
-				if !ok || inodes[l.folder] == nil {
-					t.Errorf("folder %v hangs in nothing", f)
-					break
-				}
-				at, steps = inodes[l.folder], steps+1
-			}
-			if steps == 10000 {
-				t.Errorf("folder %v is in a circle", f)
-			}
-		}
-	}
-	for f := range orphans {
-		if inodes[f] == nil {
-			t.Errorf("orphan %v is not there", f)
-		}
-	}
-	scan(tables.Xattr, func(k, _ []byte) {
-		f, _ := fid.FromKey(k)
-		n := inodes[f]
-		if n == nil {
-			t.Errorf("xattr of %v, which is not there", f)
-			return
-		}
-		if x, _, ok, err := findXattr(n.sec[secXattrs], k[fid.KeySize:]); err != nil || !ok || !x.large {
-			t.Errorf("xattr %q of %v is not in its record", k[fid.KeySize:], f)
-		}
-	})
+	return problems
 }
 
 // yieldDevice lets others run in the middle of operations.
