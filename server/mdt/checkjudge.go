@@ -30,7 +30,7 @@ func (c *Checker) judge() {
 		if u, ok := c.uses[f.Seq]; ok && !u.has(f.OID) {
 			report(ProblemSequence, 0, "its sequence does not count it as used")
 		}
-		if f != rootFID && f.Seq >= c.nextSeq {
+		if f != rootFID && f.Seq >= c.nextSeq && (i == c.nodes.n-1 || c.nodes.at(i+1).fid().Seq > f.Seq) {
 			report(ProblemSequence, uint64(f.Seq)+1, "the next sequence to hand out is %#x", uint64(c.nextSeq))
 		}
 		if l := c.large[uint32(i)]; l != nil {
