@@ -197,7 +197,7 @@ func (d *Device) Close() error {
 	<-d.ended
 	d.once.Do(func() {
 		err := d.Err()
-		if err == nil {
+		if err == nil && !d.o.ReadOnly {
 			err = d.objects.Flush(context.Background())
 		}
 		d.stop(nil)

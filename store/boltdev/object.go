@@ -57,8 +57,11 @@ func (o *objects) init(d *Device) error {
 	o.fds, o.dirty, o.dirtyDirs = map[folder]*os.File{}, map[fid.ObjectID]bool{}, map[folder]bool{}
 	o.files.init(d.o.MaxOpen)
 	path := filepath.Join(d.o.Dir, objectsName)
-	err := os.Mkdir(path, 0o700)
-	if err == nil {
+	var err error
+	if !d.o.ReadOnly {
+		err = os.Mkdir(path, 0o700)
+	}
+	if err == nil && !d.o.ReadOnly {
 		err = syncPath(d.o.Dir)
 	}
 	if err != nil && !errors.Is(err, os.ErrExist) {
@@ -129,6 +132,9 @@ func (o *objects) wrap(what string, err error) error {
 
 // Create implements store.Objects.
 func (o *objects) Create(ids []fid.ObjectID) error {
+	if o.d.o.ReadOnly {
+		return o.wrap("create", ErrReadOnly)
+	}
 	if err := o.d.Err(); err != nil {
 		return err
 	}
@@ -197,6 +203,9 @@ func (o *objects) file(id fid.ObjectID) (*file, error) {
 
 // Remove implements store.Objects.
 func (o *objects) Remove(id fid.ObjectID) error {
+	if o.d.o.ReadOnly {
+		return o.wrap("remove", ErrReadOnly)
+	}
 	if err := o.d.Err(); err != nil {
 		return err
 	}

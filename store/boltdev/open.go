@@ -44,6 +44,9 @@ func explain(err error) error {
 }
 
 func open(o Options) (d *Device, err error) {
+	if o.ReadOnly {
+		return openToRead(o)
+	}
 	made, err := makeDir(o.Dir)
 	undo := func() {
 		for _, dir := range made {
@@ -84,6 +87,25 @@ func open(o Options) (d *Device, err error) {
 		err = errors.Join(err, os.Remove(filepath.Join(o.Dir, dbName)))
 	}
 	return d, err
+}
+
+// openToRead is open for ReadOnly.
+func openToRead(o Options) (d *Device, err error) {
+	lock, err := lockDir(o.Dir, o.LockTimeout)
+	if err != nil {
+		return nil, err
+	}
+	err = checkFile(filepath.Join(o.Dir, dbName))
+	if errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("%w: there is no %s", ErrForeign, dbName)
+	}
+	if err == nil {
+		d, err = start(o, lock)
+	}
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return d, nil
 }
 
 // makeDir makes a folder and those above it that are missing, and returns what it made, innermost first.
@@ -251,6 +273,7 @@ func openDB(o Options) (db *bolt.DB, got opened, err error) {
 		}
 	}()
 	options := boltOptions()
+	options.ReadOnly = o.ReadOnly
 	options.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
 		f, err := os.OpenFile(name, flag&^os.O_CREATE, mode)
 		file = f
@@ -366,6 +389,9 @@ func (d *Device) begin(starts uint64) error {
 	}
 	if err := d.objects.init(d); err != nil {
 		return err
+	}
+	if d.o.ReadOnly {
+		return nil
 	}
 	d.objects.inherited = true
 	err := d.update(func(tx *bolt.Tx) error {

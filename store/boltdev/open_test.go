@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/stats"
 	"github.com/strakefs/strake/store"
 	"github.com/strakefs/strake/store/boltdev"
@@ -417,5 +418,61 @@ func TestCheckSaysWhatOpenWouldAndChangesNothing(t *testing.T) {
 	}
 	if err := boltdev.Check(options(dir + "/foreign")); !errors.Is(err, boltdev.ErrForeign) {
 		t.Fatalf("a foreign folder: %v", err)
+	}
+}
+
+// TestReadOnlyChangesNothing: a device opened to be looked at shows everything, and leaves the folder as it was.
+func TestReadOnlyChangesNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	d := mustOpen(t, options(dir))
+	e := env.New()
+	tx := d.Begin(e)
+	tx.Put(0, []byte("k"), []byte("v"))
+	if _, err := d.Publish(tx); err != nil {
+		t.Fatal(err)
+	}
+	id := fid.ObjectID{Group: 1, ID: 7}
+	if err := d.Objects().Create([]fid.ObjectID{id}); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, d)
+	before := tree(t, dir)
+	o := options(dir)
+	o.ReadOnly = true
+	o.Specs = append(o.Specs, store.Spec{Name: "not there"})
+	d = mustOpen(t, o)
+	if v, err := d.Get(e, 0, []byte("k")); err != nil || string(v) != "v" {
+		t.Errorf("%q, %v", v, err)
+	}
+	n := 0
+	for table := range o.Specs {
+		if err := d.Scan(e, store.Table(table), nil, nil, func(_, _ []byte) bool { n++; return true }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.Get(e, store.Table(len(o.Specs)-1), []byte("k")); !errors.Is(err, store.ErrNotFound) || n != 1 {
+		t.Errorf("%d records in all, of a table that is not there: %v", n, err)
+	}
+	tx = d.Begin(e)
+	tx.Put(0, []byte("k"), []byte("w"))
+	if _, err := d.Publish(tx); !errors.Is(err, boltdev.ErrReadOnly) {
+		t.Errorf("a publish: %v", err)
+	}
+	if err := errors.Join(d.Objects().Remove(id)); !errors.Is(err, boltdev.ErrReadOnly) {
+		t.Errorf("a removal: %v", err)
+	}
+	if _, err := boltdev.Open(o); !errors.Is(err, boltdev.ErrInUse) {
+		t.Errorf("while another one looks: %v", err)
+	}
+	mustClose(t, d)
+	if after := tree(t, dir); after != before {
+		t.Errorf("the folder was\n%s\nand is\n%s", before, after)
+	}
+	empty := filepath.Join(t.TempDir(), "e")
+	if err := os.Mkdir(empty, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := boltdev.Open(boltdev.Options{Dir: empty, ReadOnly: true}); !errors.Is(err, boltdev.ErrForeign) || tree(t, empty) == "" {
+		t.Errorf("an empty folder: %v", err)
 	}
 }

@@ -25,6 +25,8 @@ var (
 	ErrNotEmpty = errors.New("the folder is not empty")
 	// ErrInUse: another process has the folder open.
 	ErrInUse = errors.New("data folder in use by another process")
+	// ErrReadOnly: the device was opened to be looked at.
+	ErrReadOnly = errors.New("data folder opened to be read only")
 )
 
 // Options of a device. Zero values mean the defaults given.
@@ -49,6 +51,9 @@ type Options struct {
 	Reserve int64
 	// MaxOpen bounds the object files that are open without a handle; 1,024.
 	MaxOpen int
+	// ReadOnly opens a device to look at it: the folder is locked as ever, nothing in it is changed, the start does not count,
+	// and Publish and the making and removing of objects are refused. Tables that are not there are empty.
+	ReadOnly bool
 	// LockTimeout is how long Open waits for another process to let go of the folder; 1 s.
 	LockTimeout time.Duration
 	// Fault, if set, is called at the points "commit", "flush", "sync" and "label" before they reach the disk, and may wait; an error

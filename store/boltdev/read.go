@@ -142,11 +142,15 @@ func (p *readers) oldest() (age time.Duration, n int) {
 	return age, n
 }
 
-// cursor returns the reader's cursor on a table.
+// cursor returns the reader's cursor on a table, nil for one that is not on disk.
 func (r *reader) cursor(d *Device, t store.Table) *bolt.Cursor {
 	c := r.cursors[t]
 	if c == nil {
-		c = r.tx.Bucket(bucketOf(d.o.Specs[t].Name)).Cursor()
+		b := r.tx.Bucket(bucketOf(d.o.Specs[t].Name))
+		if b == nil && d.o.ReadOnly {
+			return nil // Only a start that may write adds it.
+		}
+		c = b.Cursor()
 		r.cursors[t] = c
 	}
 	return c
@@ -167,7 +171,11 @@ func (d *Device) guarded(before bool, err *error) {
 func (r *reader) exact(d *Device, e *env.Env, t store.Table, key []byte) (v []byte, err error) {
 	before := debug.SetPanicOnFault(true)
 	defer d.guarded(before, &err)
-	if k, b := r.cursor(d, t).Seek(key); k != nil && bytes.Equal(k, key) {
+	c := r.cursor(d, t)
+	if c == nil {
+		return nil, nil
+	}
+	if k, b := c.Seek(key); k != nil && bytes.Equal(k, key) {
 		checkSizes(k, b)
 		v = e.Copy(b)
 	}
@@ -179,6 +187,10 @@ func (r *reader) step(d *Device, s *scan, from []byte) (err error) {
 	before := debug.SetPanicOnFault(true)
 	defer d.guarded(before, &err)
 	var k, v []byte
+	if s.cursor == nil {
+		s.has = false
+		return nil
+	}
 	if from != nil {
 		k, v = s.cursor.Seek(from)
 	} else {

@@ -42,6 +42,9 @@ func (d *Device) Begin(e *env.Env) *store.Tx { return store.BeginTx(e) }
 func (d *Device) Publish(tx *store.Tx) (store.Transno, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.o.ReadOnly {
+		return 0, fmt.Errorf("boltdev: %s: %w", d.o.Dir, ErrReadOnly)
+	}
 	if d.err.Load() != nil || d.sealed {
 		return 0, d.stoppedErr()
 	}
