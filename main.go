@@ -10,6 +10,7 @@ import (
 
 	"github.com/strakefs/strake/server/config"
 	"github.com/strakefs/strake/ui/bench"
+	"github.com/strakefs/strake/ui/check"
 	"github.com/strakefs/strake/ui/cli"
 	"github.com/strakefs/strake/ui/lctl"
 	"github.com/strakefs/strake/ui/lfs"
@@ -34,7 +35,7 @@ func main() {
 
 // tools are the commands beside the node's.
 func tools() []*cobra.Command {
-	return []*cobra.Command{lfs.NewCommand(), lctl.NewCommand(cli.BuildVersion(version)), bench.NewCommand()}
+	return []*cobra.Command{lfs.NewCommand(), lctl.NewCommand(cli.BuildVersion(version)), bench.NewCommand(), check.NewCommand()}
 }
 
 // start starts what cfg asks for in this process.

@@ -54,7 +54,7 @@ var floors = map[string]place{
 	"fs/client": {floor: 5}, "server/mdt": {floor: 5}, "server/ost": {floor: 5}, "server/mgs": {floor: 5},
 
 	"fs/fusefs": {floor: 6}, "fs": {floor: 6, beside: []string{"fs/fusefs"}},
-	"server": {floor: 6},
+	"server": {floor: 6}, "server/check": {floor: 6},
 
 	"server/cluster": {floor: 7}, "server/suite": {floor: 7, beside: []string{"server/cluster"}},
 
@@ -158,7 +158,7 @@ func forbidden(pkg, dep string) string {
 		return "mdt and ost do not know each other"
 	case under(pkg, "server") && under(dep, "ui"):
 		return "servers know no user interface"
-	case under(pkg, "ui") && under(dep, "server", "store") && dep != "server/config" && !(pkg == "ui/process" && dep == "server"):
+	case under(pkg, "ui") && under(dep, "server", "store") && dep != "server/config" && !(pkg == "ui/process" && dep == "server") && !(pkg == "ui/check" && dep == "server/check"):
 		return "ui reaches servers by RPC, and lfs through the mount"
 	case under(pkg, "server/config") && dep != "" && floors[dep].floor > 0:
 		return "configuration knows floor 0 only"

@@ -153,3 +153,33 @@ func number(b []byte) uint64 {
 	}
 	return binary.BigEndian.Uint64(b)
 }
+
+// LogRecord is a record of the destroy or the setattr log: what an OST has still to be told.
+type LogRecord struct {
+	OST     layout.OSTIndex
+	Object  fid.ObjectID
+	Transno store.Transno
+	Owner   Owner // of the setattr log
+}
+
+// DecodeLog reads a record of either log.
+func DecodeLog(key, v []byte) (LogRecord, error) {
+	r, err := parseEntry(key, v)
+	if err != nil {
+		return LogRecord{}, err
+	}
+	return LogRecord{layout.OSTIndex(binary.BigEndian.Uint32(key)), r.id, r.stamp, r.owner}, nil
+}
+
+// DecodeLastUsed reads the last used object id of an OST.
+func DecodeLastUsed(key, v []byte) (layout.OSTIndex, uint64, error) {
+	if len(key) != 4 || len(v) != 8 {
+		return 0, 0, fmt.Errorf("osp: a last used id of %d and %d bytes", len(key), len(v))
+	}
+	return layout.OSTIndex(binary.BigEndian.Uint32(key)), number(v), nil
+}
+
+// PutLastUsed is the record that DecodeLastUsed reads.
+func PutLastUsed(i layout.OSTIndex, id uint64) (key, v []byte) {
+	return binary.BigEndian.AppendUint32(nil, uint32(i)), binary.BigEndian.AppendUint64(nil, id)
+}

@@ -3,8 +3,13 @@ package target
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
 
 	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/store"
 )
 
@@ -51,4 +56,56 @@ func (d DeviceRecords) Scan(ctx context.Context, t store.Table, from []byte, fn 
 func (d DeviceRecords) Get(_ context.Context, t store.Table, key []byte) ([]byte, error) {
 	v, err := d.KV.Get(env.New(), t, key)
 	return bytes.Clone(v), err
+}
+
+// Client is an export as its record tells.
+type Client struct {
+	UUID     [16]byte
+	Kind     uint32 // rpc.KindClient and so on
+	ReadOnly bool
+	Since    time.Time
+	Peer     string
+}
+
+// KindName names the kind of peer.
+func (c *Client) KindName() string { return kindName(c.Kind) }
+
+// Clients calls fn for the export records of a target, in the order of uuids. One that cannot be read comes with an error.
+func Clients(ctx context.Context, r Records, t store.Table, fn func(c Client, err error)) error {
+	return r.Scan(ctx, t, nil, func(k, v []byte) bool {
+		if len(k) != 16 {
+			return true // The target's own.
+		}
+		x, err := parseExport(k, v)
+		if err != nil {
+			fn(Client{UUID: [16]byte(k)}, err)
+			return true
+		}
+		fn(Client{UUID: x.UUID, Kind: x.Kind, ReadOnly: x.ReadOnly, Since: x.Since, Peer: x.Peer}, nil)
+		return true
+	})
+}
+
+// Slot is a reply slot as its record tells.
+type Slot struct {
+	UUID    [16]byte
+	Number  uint16
+	Op      wire.Op
+	XID     wire.XID
+	Transno wire.Transno
+	Status  status.Kind
+	Reply   int // bytes
+}
+
+// DecodeSlot reads a reply slot's record.
+func DecodeSlot(k, v []byte) (Slot, error) {
+	if len(k) != slotKeySize {
+		return Slot{}, fmt.Errorf("a reply slot with a key of %d bytes", len(k))
+	}
+	s, err := parseSlot(v)
+	if err != nil {
+		return Slot{}, err
+	}
+	return Slot{UUID: [16]byte(k), Number: binary.BigEndian.Uint16(k[16:]), Op: wire.Op(binary.BigEndian.Uint16(v[2:])), XID: s.xid,
+		Transno: s.transno, Status: s.status, Reply: len(s.reply)}, nil
 }
