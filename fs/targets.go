@@ -145,8 +145,11 @@ func (m *Mount) info() *client.Info {
 
 // stateOf is how the tools name the state of a connection.
 func stateOf(i *rpc.Import) string {
-	if i == nil || i.State() != rpc.StateFull {
+	switch {
+	case i == nil || i.State() != rpc.StateFull:
 		return "INACTIVE"
+	case !i.Active():
+		return virtual.Deactivated
 	}
 	return virtual.Active
 }

@@ -113,6 +113,7 @@ type Import struct {
 	committed atomic.Uint64
 	evictions atomic.Uint64
 	heard     atomic.Int64 // see LastHeard
+	inactive  atomic.Bool  // an administrator has switched it off
 	closing   chan struct{}
 	kick      chan struct{} // one token: driver, look
 
@@ -166,6 +167,7 @@ func NewImport(o ImportOptions) (*Import, error) {
 	i.calls.init(i)
 	if o.Stats != nil {
 		o.Stats.Text(path+".state", "State of the import.", func() string { return i.State().String() })
+		i.registerSwitches(path)
 		o.Stats.Text(path+".import", "The import: target, state, connection, requests, as YAML.", i.text)
 	}
 	return i, nil
@@ -189,7 +191,7 @@ func (i *Import) Connect(ctx context.Context) error {
 	i.want.connect = true
 	i.mu.Unlock()
 	wake(i.kick)
-	_, err := i.await(ctx, time.Time{})
+	_, err := i.await(ctx, wire.OpConnect, time.Time{})
 	if err != nil && ctx.Err() != nil {
 		i.mu.Lock()
 		last := i.lastErr
@@ -201,9 +203,9 @@ func (i *Import) Connect(ctx context.Context) error {
 	return err
 }
 
-// await waits until requests flow. It returns ctx's error, status.TimedOut at a limit that is not zero, the refusal of a
+// await waits until requests flow, for one of op. It returns ctx's error, status.TimedOut at a limit that is not zero, the refusal of a
 // target that will not have this client, or errClosed.
-func (i *Import) await(ctx context.Context, limit time.Time) (*links, error) {
+func (i *Import) await(ctx context.Context, op wire.Op, limit time.Time) (*links, error) {
 	var timeout <-chan time.Time
 	for {
 		i.mu.Lock()
@@ -212,6 +214,9 @@ func (i *Import) await(ctx context.Context, limit time.Time) (*links, error) {
 			err = errClosed
 		}
 		i.mu.Unlock()
+		if err == nil && ls == nil {
+			err = i.off(op, false)
+		}
 		if ls != nil || err != nil {
 			return ls, err
 		}

@@ -157,9 +157,12 @@ func (x *exchange) send(ctx context.Context) (*links, error) {
 				x.limit = time.Now().Add(i.o.RetryLimit)
 			}
 			var err error
-			if ls, err = i.await(ctx, x.limit); err != nil {
+			if ls, err = i.await(ctx, f.op, x.limit); err != nil {
 				return nil, err
 			}
+		}
+		if err := i.off(f.op, true); err != nil {
+			return nil, err
 		}
 		if n := i.evictions.Load(); !f.sent {
 			x.evictions = n

@@ -35,6 +35,9 @@ const (
 // Active is the State of a target that the mount is connected to; every other text says why it is not.
 const Active = "ACTIVE"
 
+// Deactivated is the State of one that an administrator has switched off for this mount.
+const Deactivated = "DEACTIVATED"
+
 // Target is a target as the tools list it.
 type Target struct {
 	Name   string `json:"name"`

@@ -194,7 +194,7 @@ type reconnecter interface {
 func (s *Set) hurry(c *layout.Component) {
 	asked(c, func(i layout.OSTIndex) bool {
 		o := s.find(i)
-		if o == nil || o.up.Load() || o.deactivated.Load() {
+		if o == nil || o.up.Load() || o.switchedOff() {
 			return false
 		}
 		if r, ok := o.remote.(reconnecter); ok && r.State() == rpc.StateDisconn {

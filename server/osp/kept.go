@@ -148,7 +148,7 @@ func keptKey(r Kept) []byte {
 func (s *Set) Settle(destroy bool) error {
 	var unseen []string
 	for _, o := range s.list() {
-		if !o.cleaned.Load() && !(destroy && o.deactivated.Load()) {
+		if !o.cleaned.Load() && !(destroy && o.switchedOff()) {
 			unseen = append(unseen, o.name)
 		}
 	}

@@ -26,7 +26,8 @@ type OSP struct {
 	remote      Remote
 	up          atomic.Bool
 	full        atomic.Bool
-	deactivated atomic.Bool
+	deactivated atomic.Bool           // by the configuration
+	off         atomic.Bool           // by an administrator, here: the parameter active
 	cleaned     atomic.Bool           // orphans are gone, or kept; objects can be made
 	destroyed   atomic.Int64          // when an object was last given up, Unix ns
 	space       atomic.Pointer[Space] // nil until it was told
@@ -72,6 +73,9 @@ func (o *OSP) Index() layout.OSTIndex { return o.index }
 
 // Name is the OST's name.
 func (o *OSP) Name() string { return o.name }
+
+// switchedOff reports whether new files are to avoid the OST by somebody's will.
+func (o *OSP) switchedOff() bool { return o.deactivated.Load() || o.off.Load() }
 
 // State is "up", "down", "full" or "deactivated".
 func (o *OSP) State() string {
@@ -245,5 +249,19 @@ func (o *OSP) register() {
 	r.Func(base+".prealloc_last_id", "Last object id made ahead.", locked(func() uint64 { return o.last }))
 	r.Func(base+".create_count", "Objects made ahead per batch.", locked(func() uint64 { return o.batch }))
 	r.Func(base+".destroys_in_flight", "Objects whose destroy the OST has not committed.", o.log.sentCount.Load)
+	r.Param(base+".active", "1, or 0 when new files take no objects on the OST.", func() string {
+		if o.off.Load() {
+			return "0"
+		}
+		return "1"
+	}, func(text string) error {
+		on, err := rpc.ParseSwitch(text)
+		if err == nil && o.off.Swap(!on) == on {
+			o.set.o.Log.Info("OST is switched for new files", "ost", o.name, "active", on)
+			o.set.notify()
+			wake(o.createWake)
+		}
+		return err
+	})
 	r.Text(base+".state", "up, down, full or deactivated.", o.State)
 }

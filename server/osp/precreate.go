@@ -13,7 +13,7 @@ import (
 
 // candidate is the OST as Choose sees it now.
 func (o *OSP) candidate() Candidate {
-	c := Candidate{Index: o.index, Up: o.up.Load(), Full: o.full.Load(), Deactivated: o.deactivated.Load()}
+	c := Candidate{Index: o.index, Up: o.up.Load(), Full: o.full.Load(), Deactivated: o.switchedOff()}
 	if s := o.space.Load(); s != nil {
 		c.AvailBytes = s.AvailBytes
 	}
@@ -109,7 +109,7 @@ func (o *OSP) createLoop() {
 
 // low reports whether it is time to make more objects.
 func (o *OSP) low() bool {
-	if o.full.Load() || o.deactivated.Load() {
+	if o.full.Load() || o.switchedOff() {
 		return false
 	}
 	o.mu.Lock()

@@ -240,7 +240,7 @@ type Space struct {
 func (s *Set) Statfs() Space {
 	var sum Space
 	for _, o := range s.list() {
-		if f := o.space.Load(); f != nil && !o.deactivated.Load() {
+		if f := o.space.Load(); f != nil && !o.switchedOff() {
 			sum.TotalBytes += f.TotalBytes
 			sum.FreeBytes += f.FreeBytes
 			sum.AvailBytes += f.AvailBytes

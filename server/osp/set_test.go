@@ -129,6 +129,7 @@ func (c *cluster) openMDT() {
 	o := c.o
 	o.Device, o.Tables, o.FSName, o.Name, o.Transport = c.device, osp.TablesAt(0), "strake", "strake-MDT0000", c.pipe
 	o.UUID, o.Peer, o.Stats, o.StatfsEvery = [16]byte{1}, "mds", stats.NewRegistry(), 20*time.Millisecond
+	c.o.Stats = o.Stats
 	c.set = osp.New(o)
 	for i := range c.osts {
 		if err := c.set.SetOST(layout.OSTIndex(i), []string{fmt.Sprint("oss", i)}, true); err != nil {

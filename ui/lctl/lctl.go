@@ -48,6 +48,8 @@ func NewCommand(version string) *cobra.Command {
 	flags.StringVar(&h.fsname, "fsname", "", "ask only the processes of this file system")
 	flags.StringSliceVar(&h.sockets, "sock", nil, "ask only the process of this `socket`, or those of a folder; again and again for several")
 	c.AddCommand(newGet(h), newSet(h), newList(h), newDevices(h), newBuildVersion(version))
+	c.AddCommand(newRecoveryStatus(h), newAbortRecovery(h), newEvictClient(h), newRecover(h), newActivate(h, true), newActivate(h, false),
+		newBackup(h), newRestored(h))
 	c.CompletionOptions.DisableDefaultCmd = true
 	for _, v := range c.Commands() {
 		v.DisableFlagsInUseLine = true // Use has them
