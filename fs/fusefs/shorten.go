@@ -33,13 +33,13 @@ import (
 
 const (
 	// toldBefore is how long before a READ came something may have been told that the kernel took in after it had begun the READ.
-	toldBefore = 10 * time.Millisecond
+	toldBefore = 200 * time.Millisecond
 	// shortenWait bounds how long an answer is kept.
-	shortenWait = 20 * time.Millisecond
+	shortenWait = time.Second
 	// answerWait bounds the wait for an answer that is on its way.
-	answerWait = 10 * time.Millisecond
+	answerWait = 100 * time.Millisecond
 	// asksMax bounds the stats for one answer: the file may have been changed again.
-	asksMax = 4
+	asksMax = 16
 )
 
 // tellings remembers, by node, when the kernel was told something last. Slots are shared: what is lost by that is what a READ
