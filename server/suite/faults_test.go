@@ -193,7 +193,9 @@ var modifications = []modification{
 	{"create", nil, func(d string) error { return os.Symlink("there", d+"/link") }, func(d string) error { return nlink(d+"/link", 1) }},
 	{"link", func(d string) error { return touch(d + "/a") }, func(d string) error { return os.Link(d+"/a", d+"/b") },
 		func(d string) error { return errors.Join(nlink(d+"/a", 2), nlink(d+"/b", 2)) }},
-	{"unlink", func(d string) error { return errors.Join(touch(d+"/c"), os.Link(d+"/c", d+"/e"), os.Link(d+"/c", d+"/f")) },
+	{"unlink", func(d string) error {
+		return errors.Join(touch(d+"/c"), os.Link(d+"/c", d+"/e"), os.Link(d+"/c", d+"/f"))
+	},
 		func(d string) error { return os.Remove(d + "/e") },
 		func(d string) error { return errors.Join(nlink(d+"/c", 2), absent(d+"/e")) }},
 	{"unlink", func(d string) error { return os.Mkdir(d+"/g", 0o755) }, func(d string) error { return unix.Rmdir(d + "/g") },
@@ -204,7 +206,9 @@ var modifications = []modification{
 		func(d string) error { return os.Rename(d+"/l", d+"/k") },
 		func(d string) error { return errors.Join(nlink(d+"/j", 1), nlink(d+"/k", 1), absent(d+"/l")) }},
 	{"rename", func(d string) error { return errors.Join(touch(d+"/m"), touch(d+"/n")) },
-		func(d string) error { return unix.Renameat2(unix.AT_FDCWD, d+"/m", unix.AT_FDCWD, d+"/n", unix.RENAME_EXCHANGE) },
+		func(d string) error {
+			return unix.Renameat2(unix.AT_FDCWD, d+"/m", unix.AT_FDCWD, d+"/n", unix.RENAME_EXCHANGE)
+		},
 		func(d string) error { return errors.Join(nlink(d+"/m", 1), nlink(d+"/n", 1)) }},
 	{"setxattr", func(d string) error { return touch(d + "/o") },
 		func(d string) error { return unix.Setxattr(d+"/o", "user.a", []byte("v"), unix.XATTR_CREATE) }, nil},
