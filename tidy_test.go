@@ -56,6 +56,8 @@ var floors = map[string]place{
 	"fs/fusefs": {floor: 6}, "fs": {floor: 6, beside: []string{"fs/fusefs"}},
 	"server": {floor: 6}, "server/check": {floor: 6},
 
+	"server/forgetfs": {floor: 0},
+
 	"server/cluster": {floor: 7}, "server/suite": {floor: 7, beside: []string{"server/cluster"}},
 
 	"": {floor: 8},

@@ -42,7 +42,10 @@ type objects struct {
 	// inherited says that an earlier process may have left changes in the host's page cache that nobody here knows of: the
 	// first flush takes the whole file system. guarded by flushMu
 	inherited bool
-	mu        sync.Mutex
+	// noSyncfs says that syncfs does not reach what serves the file system below: FUSE, whose servers the kernel does not
+	// tell of it. Each file is flushed by itself there. Set by init.
+	noSyncfs bool
+	mu       sync.Mutex
 	fds       map[folder]*os.File // open folders; guarded by mu
 	// dirty is the objects with changes that no flush has taken, dirtyDirs the folders; flushing is the folders of a
 	// flush that is under way. guarded by mu
@@ -67,8 +70,15 @@ func (o *objects) init(d *Device) error {
 	if err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	o.root, err = os.Open(path)
-	return err
+	if o.root, err = os.Open(path); err != nil {
+		return err
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(o.root.Fd()), &st); err != nil {
+		return fmt.Errorf("statfs %s: %w", path, err)
+	}
+	o.noSyncfs = st.Type == unix.FUSE_SUPER_MAGIC
+	return nil
 }
 
 // close closes what is open. No call is under way or follows but the closing of handles.
@@ -311,7 +321,10 @@ func (o *objects) Flush(ctx context.Context) error {
 		return nil
 	}
 	err := o.d.fault("flush")
-	if err == nil && len(dirty)+len(dirs) <= flushEach && !o.inherited {
+	if err == nil && o.noSyncfs && o.inherited {
+		err = o.flushInherited()
+	}
+	if err == nil && (o.noSyncfs || len(dirty)+len(dirs) <= flushEach && !o.inherited) {
 		err = o.flushFiles(dirty, dirs)
 	} else if err == nil {
 		o.d.stats.syncfs.Inc()
@@ -353,6 +366,22 @@ func (o *objects) flushFiles(dirty map[fid.ObjectID]bool, dirs map[folder]bool) 
 		}
 	}
 	return nil
+}
+
+// flushInherited flushes every object and every folder, where syncfs does not.
+func (o *objects) flushInherited() error {
+	return filepath.WalkDir(o.root.Name(), func(path string, e os.DirEntry, err error) error {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil // removed meanwhile
+		}
+		if err == nil && (e.IsDir() || e.Type().IsRegular()) {
+			err = syncPath(path)
+		}
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
 }
 
 func (o *objects) syncDir(k folder) error {
