@@ -110,10 +110,17 @@ func (d *Disk) Tear(seed int64, grain int) error {
 // Room bounds the space that is left, in bytes; negative for as much as the backing folder has.
 func (d *Disk) Room(bytes int64) error { _, err := d.do("room %d", bytes); return err }
 
-// Fail makes the next count operations (negative: all) of a kind, "fsync" or "write", fail with EIO, on files and folders
-// whose name holds name.
-func (d *Disk) Fail(what, name string, count int) error {
-	_, err := d.do("fail %s *%s %d", what, name, count)
+// Fail makes count operations (negative: all) of a kind, "fsync" or "write", fail with EIO, on files and folders whose
+// name holds name; the next skip ones pass.
+func (d *Disk) Fail(what, name string, skip, count int) error {
+	_, err := d.do("fail %s *%s %d %d", what, name, skip, count)
+	return err
+}
+
+// OffAt takes the power away when the count-th flush from now on of a file whose name holds name begins: it fails, and
+// keeps nothing.
+func (d *Disk) OffAt(name string, count int) error {
+	_, err := d.do("offat *%s %d", name, count)
 	return err
 }
 

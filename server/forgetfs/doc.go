@@ -30,7 +30,7 @@
 //
 // # Faults
 //
-// Fail makes fsync or write of files by name fail with EIO. Bytes whose fsync failed stay readable and are clean: no
+// Fail makes fsync or write of files by name fail with EIO. Bytes whose fsync failed stay readable while the file is open and are clean: no
 // later fsync writes them, as with the kernel's own page cache. Room bounds the space that is left; a page that has no
 // place on the disk yet takes 4 KiB of it.
 //

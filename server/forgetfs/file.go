@@ -1,6 +1,8 @@
 package forgetfs
 
 import (
+	"maps"
+
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
@@ -25,6 +27,9 @@ func (im *image) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fus
 		return code
 	}
 	defer done()
+	if n.opens == 0 {
+		n.evict()
+	}
 	if in.Flags&unix.O_TRUNC != 0 {
 		if err := n.truncate(im, 0); err != nil {
 			return status(err)
@@ -33,6 +38,12 @@ func (im *image) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fus
 	n.opens++
 	out.OpenFlags = fuse.FOPEN_KEEP_CACHE
 	return fuse.OK
+}
+
+// evict lets go of the pages whose fsync failed: once nobody has the file open, the disk's bytes are read again. A process that
+// opens it must ask its kernel for that too, with fadvise(DONTNEED).
+func (n *node) evict() {
+	maps.DeleteFunc(n.pages, func(_ int64, pg *page) bool { return pg.lost })
 }
 
 // Release implements fuse.RawFileSystem.

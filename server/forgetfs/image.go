@@ -34,8 +34,9 @@ type image struct {
 
 // fault makes operations on files fail.
 type fault struct {
-	what  string // "fsync" or "write"
+	what  string // "fsync", "write", or "off": the power goes at the count-th fsync
 	name  string // part of the file's name
+	skip  int    // how many pass before
 	count int    // how often; negative is for ever
 }
 
@@ -155,11 +156,27 @@ func (im *image) failsLocked(what string, n *node) bool {
 	for i := range im.faults {
 		f := &im.faults[i]
 		if f.what == what && f.count != 0 && strings.Contains(n.label, f.name) {
+			if f.skip > 0 {
+				f.skip--
+				continue
+			}
 			f.count--
 			return true
 		}
 	}
 	return false
+}
+
+// offLocked counts a flush of a node, and reports whether the power goes at it.
+func (im *image) offLocked(n *node) bool {
+	for i := range im.faults {
+		f := &im.faults[i]
+		if f.what == "off" && f.count > 0 && strings.Contains(n.label, f.name) {
+			f.count--
+			im.dead = im.dead || f.count == 0
+		}
+	}
+	return im.dead
 }
 
 // dropLocked lets go of a node that nobody uses and nothing names.

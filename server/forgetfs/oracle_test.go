@@ -320,7 +320,7 @@ func TestRandomCallsAndCuts(t *testing.T) {
 	}
 	t.Logf("STRAKE_SUITE_SEED=%d", seed)
 	m := &model{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), disk: newDisk(t), ref: t.TempDir()}
-	rounds := 60
+	rounds := 30
 	if os.Getenv("STRAKE_SOAK") == "1" {
 		rounds = 5000
 	}

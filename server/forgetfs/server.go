@@ -135,9 +135,14 @@ func (s *server) obey(words []string) (string, error) {
 		return "", s.cut(func(im *image) error { return im.tear(rnd, int(numbers[2])) })
 	case "room/2":
 		return "", s.with(func(im *image) { im.room = numbers[1] })
-	case "fail/4":
-		name := strings.TrimPrefix(words[2], "*")
-		return "", s.with(func(im *image) { im.faults = append(im.faults, fault{words[1], name, int(numbers[3])}) })
+	case "fail/5":
+		return "", s.with(func(im *image) {
+			im.faults = append(im.faults, fault{words[1], strings.TrimPrefix(words[2], "*"), int(numbers[3]), int(numbers[4])})
+		})
+	case "offat/3":
+		return "", s.with(func(im *image) {
+			im.faults = append(im.faults, fault{"off", strings.TrimPrefix(words[1], "*"), 0, int(numbers[2])})
+		})
 	case "heal/1":
 		return "", s.with(func(im *image) { im.faults, im.room = nil, -1 })
 	case "sync/1":

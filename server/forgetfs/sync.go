@@ -16,6 +16,9 @@ import (
 // its bytes and its attributes.
 func (im *image) sync(n *node) error {
 	im.syncs++
+	if im.offLocked(n) {
+		return unix.EIO
+	}
 	if im.failsLocked("fsync", n) {
 		for _, pg := range n.pages {
 			pg.lost = true

@@ -46,7 +46,7 @@ type objects struct {
 	// tell of it. Each file is flushed by itself there. Set by init.
 	noSyncfs bool
 	mu       sync.Mutex
-	fds       map[folder]*os.File // open folders; guarded by mu
+	fds      map[folder]*os.File // open folders; guarded by mu
 	// dirty is the objects with changes that no flush has taken, dirtyDirs the folders; flushing is the folders of a
 	// flush that is under way. guarded by mu
 	dirty     map[fid.ObjectID]bool

@@ -79,6 +79,9 @@ func open(o Options) (d *Device, err error) {
 			return nil, fmt.Errorf("format: %w", err)
 		}
 	}
+	if err := readFromDisk(filepath.Join(o.Dir, dbName)); err != nil {
+		return nil, err
+	}
 	if err := checkFile(filepath.Join(o.Dir, dbName)); err != nil {
 		return nil, err
 	}
@@ -106,6 +109,23 @@ func openToRead(o Options) (d *Device, err error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return d, nil
+}
+
+// readFromDisk makes the next read of a file one of the disk. After a flush that failed the host's page cache holds pages
+// that are not on the disk and that no later flush writes: a commit on top of them would be lost with the power.
+func readFromDisk(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	err = f.Sync() // only pages that are on the disk are dropped
+	if err == nil {
+		err = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
+	}
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
+		err = nil // a file system without a cache
+	}
+	return errors.Join(err, f.Close())
 }
 
 // makeDir makes a folder and those above it that are missing, and returns what it made, innermost first.
