@@ -8,6 +8,10 @@
 //   - xid: a request's number; it grows with every new request of an import and stays when one is resent.
 //   - slot: a number that a modifying request owns until its reply is there. The target keeps the last reply of each slot
 //     on its disk, so that a resent request is answered and not run again.
+//   - replay log: the modifying requests of an import that are answered and that last_committed does not cover; entry: one of
+//     them, with the bodies of request and reply.
+//   - recovery window: the time after a start in which a target waits for the clients of before. Replay: a request of then,
+//     sent again in OpReplay. Refused: a replay that the target cannot repeat.
 //   - instance: a number that changes with each start of a target. Generation: an export's number, in every request.
 //   - flight: a request in flight. Orphan: one whose caller has left, so that only its slot waits for the reply.
 //   - held call: one that its handler answers later (ErrHeld, Call.Finish). It holds no worker.
@@ -52,17 +56,33 @@
 // import_state.go decides, as a step function; its scripts are in testdata/import. The driver goroutine acts.
 //
 //	NEW ──connect──▶ CONNECTING ──connected──▶ RECOVER ──orphans resent──▶ FULL
-//	                  │   ▲    └─same instance, export gone─▶ EVICTED ──▶ RECOVER
-//	              failed  │ back-off                             ▲
-//	                  ▼   │                                      │ a reply says so
-//	                 DISCONN ◀──────────connection lost───────── FULL
+//	                  │   ▲  │ └─export gone─▶ EVICTED ──▶ RECOVER
+//	              failed  │  │                    ▲
+//	                  │   │  │                    │ a reply says so, in any state with a connection
+//	                  │   │  └─new instance, its window open─▶ REPLAY ─▶ REPLAY_LOCKS ─▶ REPLAY_WAIT ─▶ RECOVER
+//	                  ▼   │ back-off
+//	                 DISCONN ◀──connection lost── any state with a connection
 //
-// CLOSED follows each of them. Replay of answered requests and of locks comes between CONNECTING and RECOVER; FULL stays
-// the only state in which Do sends.
+// CLOSED follows each of them. FULL is the only state in which Do sends.
 //
-// Addresses take turns. The first try after a steady connection is immediate; the waits then double from 50 ms to 5 s, by a
-// random half, so that many clients do not return together. A connection that is silent for 5 s is pinged, one that is
-// silent for 20 s is dead.
+//   - REPLAY: the log's entries above the last_committed that CONNECT told go out as OpReplay, in the order of their transnos, 8
+//     in flight; then what ImportOptions.ReplayMore sends. REPLAY_DONE 1 is answered when every client has done that.
+//   - REPLAY_LOCKS: ImportOptions.Restore hands back opens and locks.
+//   - REPLAY_WAIT: REPLAY_DONE 2 is answered when the window is over. What was replayed is on the target's disk then, and the
+//     log is emptied.
+//
+// An import whose connection is lost on the way begins again: with REPLAY, unless REPLAY_DONE 1 was answered by this instance,
+// and REPLAY_LOCKS after it. So a target may get a replay twice in one window, and answers the second one as the first. An
+// import without anything to replay or hand back goes to RECOVER at once, and so does one whose part in this window is over.
+//
+// Invariant: an entry is in the log before the caller of its Do has the answer, and stays until its transno is committed, is
+// refused, or the client is evicted. Every entry is replayed to each instance whose window this import meets.
+//
+// Addresses take turns. The first try after a steady connection is immediate; the waits then double from 50 ms to 5 s, to 1 s
+// while the host answers, by a random half, so that many clients do not return together. New addresses, or word of a new
+// instance (NewInstance, told by the MGS), end the wait. A connection that is silent for 5 s is pinged. It is dead when the
+// answer does not come within a quarter more than the slowest answer of the last at_history seconds, within at_min and at_max;
+// answers that wait for locks, news or disks do not count.
 //
 // # What happens when the connection ends
 //
@@ -76,8 +96,10 @@
 //   - After its caller has left: a modifying request is resent by the driver, because its slot's history must not stay
 //     open; others are forgotten.
 //   - The target says NotConnected or Stopping: as a lost connection.
-//   - The target's instance is another one: resent all the same; what was executed and committed is in the slots on disk.
-//   - The same instance does not know the client any more: it was evicted. What was in flight fails with status.IO, because
+//   - The target's instance is another one: resent all the same, after the recovery; what was executed and committed is in the
+//     slots on disk. Answered ones are replayed (ImportOptions.Replay).
+//   - The same instance, or with anything to replay any instance, does not know the client any more: it was evicted. The
+//     replay log is given up. What was in flight fails with status.IO, because
 //     nobody can say whether it happened. What had not been sent goes to the new export.
 //   - The target refuses the client: what waits fails with the refusal, and the import tries again every 5 s.
 //   - Bulk arrives damaged: sent again under the same xid, five times in all, then status.IO. A damaged header or body ends
@@ -94,7 +116,7 @@
 // millisecond brings the reader back when nobody reads, or when the caller has to wait long. The role is held by one
 // goroutine at a time; role.mu hands it over.
 //
-// Lock order: Import.mu; table.mu; limits.mu, slots.mu. role.mu, callbacks.mu, Conn.mu, Server.mu, link.wmu and buffers.mu
+// Lock order: replayLog.mu; Import.mu; table.mu; limits.mu, slots.mu, answers.mu. role.mu, callbacks.mu, Conn.mu, Server.mu, link.wmu and buffers.mu
 // are taken alone, except that Server.accept starts a connection's first worker under Server.mu. No lock but link.wmu is
 // held across I/O, and none across a callback.
 package rpc

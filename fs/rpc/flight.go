@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"errors"
 	"os"
 	"sync"
@@ -63,9 +64,12 @@ type table struct {
 	flights []flight
 	// late hears of the replies whose Do has left, nil for nobody. It must not wait and keeps nothing of body.
 	late func(op wire.Op, body []byte)
+	// kept gets the modifying requests that are answered, before their callers have the answer; nil keeps none.
+	kept *replayLog
 
-	mu  sync.Mutex
-	seq uint64 // upper bits of the last xid; guarded by mu
+	mu    sync.Mutex
+	seq   uint64        // upper bits of the last xid; guarded by mu
+	freed chan struct{} // closed when a reply has been taken; nil when settle does not wait; guarded by mu
 }
 
 func newTable(size int) *table {
@@ -196,6 +200,9 @@ func (t *table) receiveBulk(l *link, f *flight) error {
 // arrived completes f, whose reply is there, and returns whether it was the last one in flight on l.
 func (t *table) arrived(l *link, f *flight, h *wire.Header) (last bool) {
 	f.hdr = *h
+	if t.kept != nil && h.Transno != 0 && h.Status == status.OK && f.op.Modifies() {
+		t.kept.add(f, h, f.buf[wire.HeaderSize:], f.reply)
+	}
 	t.mu.Lock()
 	l.outstanding--
 	last = l.outstanding == 0
@@ -220,11 +227,45 @@ func (t *table) tellLate(f *flight) {
 	}
 }
 
-// refused notes that the reply said that the target is away, so that the request goes out again like a lost one.
+// refused notes that the reply was no answer, so that the request goes out again like a lost one.
 func (t *table) refused(f *flight) {
 	t.mu.Lock()
 	f.state = flightLost
+	t.takenLocked()
 	t.mu.Unlock()
+}
+
+// takenLocked notes that a caller is through with a reply.
+func (t *table) takenLocked() {
+	if t.freed != nil {
+		close(t.freed)
+		t.freed = nil
+	}
+}
+
+// settle waits until every caller has taken the reply that is there for it. Precondition: nobody reads any more.
+func (t *table) settle(ctx context.Context) error {
+	for {
+		t.mu.Lock()
+		waits := false
+		for k := range t.flights {
+			waits = waits || t.flights[k].state == flightReplied
+		}
+		if !waits {
+			t.mu.Unlock()
+			return nil
+		}
+		if t.freed == nil {
+			t.freed = make(chan struct{})
+		}
+		freed := t.freed
+		t.mu.Unlock()
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // freeLocked makes f ready for its next request; the caller then releases its index to the pool returned.
@@ -240,6 +281,7 @@ func (f *flight) freeLocked() *slots {
 func (t *table) free(f *flight) {
 	t.mu.Lock()
 	pool := f.freeLocked()
+	t.takenLocked()
 	t.mu.Unlock()
 	pool.release(f.index)
 }

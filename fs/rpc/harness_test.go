@@ -53,6 +53,7 @@ type target struct {
 	maxInFlight uint32
 	brwSize     uint32
 	serve       func(e *env.Env, c *rpc.Call) error
+	recovering  func(instance uint64) bool // nil: there is no recovery window
 	refuse      atomic.Pointer[status.Error]
 	committed   atomic.Uint64
 	sessions    sync.Map // *session -> struct{}
@@ -83,7 +84,7 @@ func (t *target) Connect(_ context.Context, conn *rpc.Conn, r *wirepb.ConnectReq
 	t.sessions.Store(s, struct{}{})
 	return s, &wirepb.ConnectReply{
 		Version: wire.Version, Generation: gen, Instance: t.instance, Recovered: known && r.Generation == gen,
-		MaxRpcsInFlight: t.maxInFlight, BrwSize: t.brwSize,
+		MaxRpcsInFlight: t.maxInFlight, BrwSize: t.brwSize, Recovering: t.recovering != nil && t.recovering(t.instance),
 	}, nil
 }
 
@@ -273,7 +274,7 @@ func (c *cluster) crash() {
 // restart starts a new instance of the target on the same disk.
 func (c *cluster) restart() {
 	old := c.target
-	c.target = &target{t: c.t, disk: old.disk, instance: old.instance + 1, serve: old.serve, maxInFlight: old.maxInFlight}
+	c.target = &target{t: c.t, disk: old.disk, instance: old.instance + 1, serve: old.serve, maxInFlight: old.maxInFlight, recovering: old.recovering}
 	c.start()
 }
 

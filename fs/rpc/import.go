@@ -56,9 +56,26 @@ type ImportOptions struct {
 	RetryLimit time.Duration
 	// OnConnect runs after each connect, before requests flow. It must not wait. r is not used afterwards.
 	OnConnect func(r *wirepb.ConnectReply)
-	// OnCommitted runs when the target's last_committed has advanced, in the goroutine of some Do, possibly in several at
-	// once and then not in order. It must not wait.
+	// OnCommitted runs when the target's last_committed has advanced, in the goroutine of some Do or of a reader, possibly in
+	// several at once and then not in order. It must not wait.
 	OnCommitted func(wire.Transno)
+	// Replay keeps modifying requests after their answers until last_committed covers them, and sends them again when the
+	// target was started again and has lost them (state REPLAY).
+	Replay bool
+	// ReplayMax bounds the memory of what Replay keeps, in bytes; 0 is DefaultReplayMax. Above half of it the import asks the
+	// target for a commit (wire.OpSync), above all of it Do of requests that modify waits.
+	ReplayMax int
+	// ReplayMore, if set, sends in the state REPLAY what the caller keeps by itself, by Recovery.Replay, and returns when all is
+	// answered: what has a transno above after, in the order of transnos. An error, but for the connection's loss, is logged.
+	ReplayMore func(ctx context.Context, r *Recovery, after wire.Transno) error
+	// Restore, if set, hands opens and locks back in the state REPLAY_LOCKS, by Recovery.Do, and returns when they are. An error,
+	// but for the connection's loss, is logged. Both hooks run in a goroutine of their own while no other request flows, so
+	// they must not call Do of this import, nor wait for one; they return soon after ctx has ended, and run again, from the
+	// start, when the connection was lost meanwhile: what they send may have been done already.
+	Restore func(ctx context.Context, r *Recovery) error
+	// OnRefused hears of a request that was answered, and that the target has lost and refuses to repeat, with its body. It
+	// must not wait and keeps nothing of body.
+	OnRefused func(op wire.Op, body []byte, err error)
 	// OnLate gets the body of a reply of status 0 whose Do has left because its ctx ended: what was asked has happened, and
 	// nobody else knows what came of it. It must not wait and keeps nothing of body; nil ignores such replies.
 	OnLate func(op wire.Op, body []byte)
@@ -104,6 +121,13 @@ type Import struct {
 	priorRead *slots // as above, of the reserve
 	priorMods *slots
 	pings     *slots
+	restores  *slots     // of a Recovery
+	kept      *replayLog // nil without ImportOptions.Replay
+	life      context.Context
+	end       context.CancelFunc // of life
+	times     timeouts
+	service   answers // of requests that do not wait by their nature
+	network   answers // of pings
 	limits    limits
 	calls     callbacks
 
@@ -111,6 +135,8 @@ type Import struct {
 	full      atomic.Pointer[links]
 	instance  atomic.Uint64
 	committed atomic.Uint64
+	replayed  atomic.Uint64 // the last transno of a replay
+	noticed   atomic.Uint64 // see NewInstance
 	evictions atomic.Uint64
 	heard     atomic.Int64 // see LastHeard
 	inactive  atomic.Bool  // an administrator has switched it off
@@ -123,6 +149,9 @@ type Import struct {
 	changed   chan struct{}      // closed and replaced at each change of what await looks at; guarded by mu
 	refusal   error              // why the target will not have us; guarded by mu
 	lastErr   error              // of the last connect that failed; guarded by mu
+	history   history            // of states; guarded by mu
+	attempts  int                // connects tried; guarded by mu
+	address   string             // of the connection, or of the last one; guarded by mu
 	cancel    context.CancelFunc // ends the driver; nil before it runs; guarded by mu
 	driver    sync.WaitGroup
 	want      struct { // what the driver is to do; guarded by mu
@@ -161,14 +190,23 @@ func NewImport(o ImportOptions) (*Import, error) {
 		return s
 	}
 	i.priorMods, i.mods = section(PriorSlots), section(n)
-	i.reads, i.priorRead, i.pings = section(n), section(PriorSlots), section(2)
+	i.reads, i.priorRead, i.pings, i.restores = section(n), section(PriorSlots), section(2), section(replayWindow)
 	i.table = newTable(int(size))
 	i.table.late = o.OnLate
+	i.life, i.end = context.WithCancel(context.Background())
+	i.times.init()
+	if o.Replay {
+		if o.ReplayMax == 0 {
+			o.ReplayMax = DefaultReplayMax
+		}
+		i.kept = newReplayLog(o.ReplayMax, i.startAsking)
+		i.table.kept = i.kept
+	}
+	i.history.add(time.Now(), StateNew)
 	i.calls.init(i)
 	if o.Stats != nil {
-		o.Stats.Text(path+".state", "State of the import.", func() string { return i.State().String() })
+		i.register(o.Stats, path)
 		i.registerSwitches(path)
-		o.Stats.Text(path+".import", "The import: target, state, connection, requests, as YAML.", i.text)
 	}
 	return i, nil
 }
@@ -235,6 +273,24 @@ func (i *Import) await(ctx context.Context, op wire.Op, limit time.Time) (*links
 	}
 }
 
+// startAsking runs askCommit beside the driver, unless the import is closed.
+func (i *Import) startAsking() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.state != StateClosed {
+		i.driver.Go(i.askCommit)
+	}
+}
+
+// askCommit asks the target to commit, because the replay log is filling.
+func (i *Import) askCommit() {
+	defer i.kept.asked()
+	err := i.Do(i.life, &Request{Op: wire.OpSync, Body: &wirepb.SyncRequest{All: true}, Reserve: true})
+	if err != nil && i.life.Err() == nil {
+		i.log.Debug("the target was asked for a commit", "error", err)
+	}
+}
+
 // changedLocked wakes those who wait in await.
 func (i *Import) changedLocked() {
 	close(i.changed)
@@ -265,6 +321,16 @@ func (i *Import) SetAddresses(a []string) {
 	i.want.addresses = true
 	i.mu.Unlock()
 	wake(i.kick)
+}
+
+// NewInstance is what the MGS tells: the target's instance is n now. An import that is connected to an earlier one drops that
+// connection, and one that waits to try again tries at once. Told the same again, or of the instance that it is connected to, it
+// does nothing. It does not wait.
+func (i *Import) NewInstance(n uint64) {
+	if n == 0 || i.noticed.Swap(n) == n || i.instance.Load() == n {
+		return
+	}
+	i.Reconnect()
 }
 
 // Reconnect drops the connection, if there is one, and connects anew, at once. It does not wait. Before the first Connect
@@ -306,6 +372,7 @@ func (i *Import) Close(ctx context.Context) error {
 	i.state = StateClosed
 	i.full.Store(nil)
 	close(i.closing)
+	i.end()
 	i.changedLocked()
 	if i.cancel != nil {
 		i.cancel()

@@ -34,6 +34,8 @@ func (i *Import) slotsOf(op wire.Op) *slots {
 // ctx's own error when ctx ends: then what was asked may still happen, and the request keeps its slot until its reply comes
 // or the target is gone. After Do returned, nothing touches r or its memory.
 //
+// With ImportOptions.Replay a modifying request waits while the replay log is full, but for those of wire.Op.Prior.
+//
 // Do waits for a free slot, for the connection, for the reply. ctx may be any implementation; only Done and Err are used.
 // Its end interrupts each of the waits, but neither a frame that is half written nor, for a caller that reads its own
 // reply (up to 64 KiB of bulk), one that is half read; such a caller notices within a millisecond.
@@ -45,6 +47,11 @@ func (i *Import) Do(ctx context.Context, r *Request) error {
 	bulkLen := bulkSize(r.Bulk)
 	if bulkLen > wire.BulkMax || len(r.Into) > wire.BulkMax {
 		return status.Errorf(status.Invalid, "rpc: %v with bulk of %d bytes and room for %d", r.Op, bulkLen, len(r.Into))
+	}
+	if i.kept != nil && r.Op.Modifies() && !r.Op.Prior() {
+		if err := i.kept.room(ctx, i.closing); err != nil {
+			return err
+		}
 	}
 	pool := i.slotsOf(r.Op)
 	if r.Reserve && !r.Op.Modifies() {
@@ -67,6 +74,7 @@ func (i *Import) Do(ctx context.Context, r *Request) error {
 		x.h.Flags = wire.FlagBulkSum
 		x.h.BulkSum = sumOf(r.Bulk)
 	}
+	x.sentAt = start
 	err = x.run(ctx)
 	i.stats.times.observe(r.Op, time.Since(start))
 	i.stats.inFlight.Add(-1)
@@ -101,6 +109,8 @@ type exchange struct {
 	// evictions is the import's count when the request was first sent.
 	evictions uint64
 	damaged   int
+	// sentAt is when it was last sent.
+	sentAt time.Time
 	// limit is when waiting for an absent target ends; zero until the first wait, and for ever without a RetryLimit.
 	limit time.Time
 }
@@ -125,10 +135,12 @@ func (x *exchange) run(ctx context.Context) error {
 		if x.f.state == flightLost && x.f.op != wire.OpDisconnect {
 			continue
 		}
-		if again, err := x.answered(ls); !again {
+		again, err := x.answered(ls)
+		if !again {
 			x.i.table.free(x.f)
 			return err
 		}
+		x.i.table.refused(x.f)
 	}
 }
 
@@ -160,6 +172,7 @@ func (x *exchange) send(ctx context.Context) (*links, error) {
 			if ls, err = i.await(ctx, f.op, x.limit); err != nil {
 				return nil, err
 			}
+			x.sentAt = time.Now()
 		}
 		if err := i.off(f.op, true); err != nil {
 			return nil, err
@@ -199,15 +212,38 @@ func (x *exchange) move(ctx context.Context) error {
 
 // transmit sends f with what h says of operation and bulk. It returns false when the link is dead. r is nil for an orphan.
 func (i *Import) transmit(f *flight, ls *links, h *wire.Header, r *Request) bool {
-	l := ls.of(f.op)
-	var into []byte
-	var bulk [][]byte
+	p := posting{f: f, l: ls.of(f.op), generation: ls.generation}
 	if r != nil {
-		into, bulk = r.Into, r.Bulk
+		p.into, p.bulk = r.Into, r.Bulk
 	}
-	alone, ok := i.table.begin(f, l, into)
-	if !ok {
+	alone, ok := i.post(&p, h)
+	switch {
+	case !ok:
 		return false
+	case r == nil:
+	case alone && len(p.into) <= leadBulkMax:
+		i.lead(p.l, f)
+	default:
+		p.l.role.summon()
+	}
+	return true
+}
+
+// posting is a flight about to go out.
+type posting struct {
+	f          *flight
+	l          *link
+	generation uint64
+	into       []byte
+	bulk       [][]byte
+}
+
+// post sends a flight with what h says of operation and bulk, and returns whether it is alone on its way. ok is false when the
+// link is dead.
+func (i *Import) post(p *posting, h *wire.Header) (alone, ok bool) {
+	f := p.f
+	if alone, ok = i.table.begin(f, p.l, p.into); !ok {
+		return false, false
 	}
 	h.Flags &= wire.FlagBulkSum
 	if alone {
@@ -218,18 +254,11 @@ func (i *Import) transmit(f *flight, ls *links, h *wire.Header, r *Request) bool
 		i.stats.resends.Inc()
 	}
 	f.sent = true
-	h.XID, h.Slot, h.Generation, h.BodyLen = f.xid, f.slot, ls.generation, uint32(len(f.buf)-wire.HeaderSize)
+	h.XID, h.Slot, h.Generation, h.BodyLen = f.xid, f.slot, p.generation, uint32(len(f.buf)-wire.HeaderSize)
 	h.Put(f.buf, f.buf[wire.HeaderSize:])
 	i.stats.sent.Add(int64(h.BodyLen + h.BulkLen))
-	l.send(f.buf, bulk, int(h.BulkLen)) // an error closes the link, and the flight is lost
-	switch {
-	case r == nil:
-	case alone && len(into) <= leadBulkMax:
-		i.lead(l, f)
-	default:
-		l.role.summon()
-	}
-	return true
+	p.l.send(f.buf, p.bulk, int(h.BulkLen)) // an error closes the link, and the flight is lost
+	return alone, true
 }
 
 // answered looks at the reply. again says that the request must go out once more.
@@ -241,19 +270,21 @@ func (x *exchange) answered(ls *links) (again bool, err error) {
 	h := &f.hdr
 	i.advance(h.LastCommitted)
 	i.stats.received.Add(int64(h.BodyLen + h.BulkLen))
+	if !waits(f.op) {
+		now := time.Now()
+		i.service.observe(now, now.Sub(x.sentAt))
+	}
 	switch h.Status {
 	case status.OK:
 		if h.Flags&wire.FlagBulkSum != 0 && h.BulkLen > 0 && wire.Sum(r.Into[:f.n]) != h.BulkSum {
 			return x.wasDamaged()
 		}
 		r.N, r.Transno, r.LastCommitted, r.Instance = f.n, h.Transno, h.LastCommitted, ls.instance
-		if r.Reply == nil {
-			return false, nil
+		err := i.take(f, r)
+		if err == nil && r.Answered != nil {
+			r.Answered(r)
 		}
-		if err := r.Reply.UnmarshalVT(f.reply); err != nil {
-			return false, fmt.Errorf("rpc: %w: the reply of %s to %v: %w", status.Protocol, i.o.Target, f.op, err)
-		}
-		return false, nil
+		return false, err
 	case status.Checksum:
 		return x.wasDamaged()
 	case status.NotConnected, status.Stopping:
@@ -262,13 +293,23 @@ func (x *exchange) answered(ls *links) (again bool, err error) {
 		}
 		i.full.CompareAndSwap(ls, nil)
 		ls.close(fmt.Errorf("rpc: the target says: %w", h.Status))
-		i.table.refused(f)
 		return true, nil
 	case status.Evicted:
 		i.evict(ls)
 		return false, errEvicted
 	}
 	return false, errorOf(h.Status, f.reply)
+}
+
+// take decodes a reply of status 0.
+func (i *Import) take(f *flight, r *Request) error {
+	if r.Reply == nil {
+		return nil
+	}
+	if err := r.Reply.UnmarshalVT(f.reply); err != nil {
+		return fmt.Errorf("rpc: %w: the reply of %s to %v: %w", status.Protocol, i.o.Target, f.op, err)
+	}
+	return nil
 }
 
 // wasDamaged counts a bulk transfer that did not match its checksum.
@@ -303,6 +344,9 @@ func (i *Import) advance(n wire.Transno) {
 		if i.committed.CompareAndSwap(old, uint64(n)) {
 			break
 		}
+	}
+	if i.kept != nil {
+		i.kept.drop(n)
 	}
 	if i.o.OnCommitted != nil {
 		i.o.OnCommitted(n)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/strakefs/strake/fs/status"
@@ -17,9 +19,6 @@ const (
 	connectTimeout = 10 * time.Second
 	// pingInterval is how long a connection may be silent before the import pings.
 	pingInterval = 5 * time.Second
-	// deadTimeout is how long a connection may be silent, pings included, before it counts as dead. It is well under the
-	// 60 s after which a target evicts a silent client.
-	deadTimeout = 20 * time.Second
 	// stuckTimeout is how long one frame may take to pass.
 	stuckTimeout = 60 * time.Second
 )
@@ -29,13 +28,24 @@ type driver struct {
 	i       *Import
 	m       machine
 	started time.Time
-	ls      *links // nil while not connected
-	first   bool   // not connected yet
-	kind    string // of the last loss, for the log
+	ls      *links       // nil while not connected
+	first   bool         // not connected yet
+	kind    string       // of the last loss, for the log
+	after   wire.Transno // last_committed as the connect said
+	stage   stage
+}
+
+// stage is a part of a recovery that runs beside the driver.
+type stage struct {
+	cancel context.CancelFunc // nil while none runs
+	ended  chan event         // what to step with when it has ended, nothing when its connection was lost
+	wg     sync.WaitGroup
 }
 
 func newDriver(i *Import) *driver {
 	d := &driver{i: i, started: time.Now(), first: true}
+	d.m.replays = i.o.replays()
+	d.stage.ended = make(chan event, 1)
 	i.mu.Lock()
 	d.m.setAddresses(len(i.addresses))
 	i.mu.Unlock()
@@ -52,6 +62,19 @@ func (d *driver) run(ctx context.Context) {
 		switch out.action {
 		case actDial:
 			in = d.dial(ctx, out.address)
+		case actReplay:
+			i, v, after := d.i, d.recovery(), d.after
+			i.stats.recoveries.Inc()
+			i.log.Info("the target was started again, replaying", "after", uint64(after))
+			d.begin(evReplayed, func(ctx context.Context) error { return i.replay(ctx, v, after) })
+			in = d.wait(ctx, -1)
+		case actRestore:
+			i, v := d.i, d.recovery()
+			d.begin(evRestored, func(ctx context.Context) error { return i.restore(ctx, v) })
+			in = d.wait(ctx, -1)
+		case actAwait:
+			d.begin(evWindowOver, d.recovery().await)
+			in = d.wait(ctx, -1)
 		case actResend:
 			d.resend()
 			in = input{event: evRecovered}
@@ -68,6 +91,36 @@ func (d *driver) run(ctx context.Context) {
 		default: // actFlow, actNothing
 			in = d.wait(ctx, -1)
 		}
+	}
+}
+
+func (d *driver) recovery() *Recovery { return &Recovery{i: d.i, ls: d.ls} }
+
+// begin runs a part of a recovery; ev follows when it has ended with its connection standing.
+func (d *driver) begin(ev event, run func(ctx context.Context) error) {
+	s := &d.stage
+	s.wg.Wait() // the part before is over, but for its last instructions
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.wg.Go(func() {
+		defer cancel()
+		if run(ctx) == nil {
+			s.ended <- ev
+		}
+	})
+}
+
+// end gives up the part that runs, and waits for it. Precondition: the connection is closed.
+func (s *stage) end() {
+	if s.cancel == nil {
+		return
+	}
+	s.cancel()
+	s.wg.Wait()
+	s.cancel = nil
+	select {
+	case <-s.ended:
+	default:
 	}
 }
 
@@ -89,6 +142,9 @@ func (d *driver) publish(a action) {
 		}
 	}
 	if i.state != d.m.state || a == actRefuse {
+		if i.state != d.m.state {
+			i.history.add(time.Now(), d.m.state)
+		}
 		i.state = d.m.state
 		i.changedLocked()
 	}
@@ -118,6 +174,8 @@ func (d *driver) wait(ctx context.Context, delay time.Duration) input {
 			return input{event: evClose}
 		case <-ended:
 			return input{event: evLost}
+		case ev := <-d.stage.ended:
+			return input{event: ev}
 		case <-d.i.kick:
 		case <-fired:
 			if d.ls == nil {
@@ -147,7 +205,7 @@ func (d *driver) wanted() (event, bool) {
 		return evConnect, w.connect || w.addresses
 	case w.evicted:
 		return evEvicted, true
-	case w.resend:
+	case w.resend && d.m.state == StateFull:
 		d.resend()
 	}
 	return 0, false
@@ -159,6 +217,7 @@ func (d *driver) dial(ctx context.Context, address int) input {
 	i.mu.Lock()
 	addr := i.addresses[min(address, len(i.addresses)-1)]
 	i.want.connect, i.want.evicted = false, false
+	i.attempts++
 	i.mu.Unlock()
 	try, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -173,13 +232,20 @@ func (d *driver) dial(ctx context.Context, address int) input {
 		return d.dialFailed(addr, err)
 	}
 	d.ls = ls
+	d.after = wire.Transno(reply.LastCommitted)
+	if d.m.generation != 0 && d.m.instance != reply.Instance && reply.Recovered && !reply.Recovering {
+		i.unreplayed(ctx, d.after)
+	}
 	i.instance.Store(reply.Instance)
+	i.mu.Lock()
+	i.address = addr
+	i.mu.Unlock()
 	n := i.o.MaxInFlight
 	if reply.MaxRpcsInFlight > 0 {
 		n = min(n, int(reply.MaxRpcsInFlight))
 	}
 	i.grantInFlight(n)
-	i.advance(wire.Transno(reply.LastCommitted))
+	i.advance(d.after)
 	if !d.first {
 		i.stats.reconnects.Inc()
 	}
@@ -192,7 +258,9 @@ func (d *driver) dial(ctx context.Context, address int) input {
 	if ls.bulk != ls.control {
 		ls.readers.Go(func() { i.read(ls, ls.bulk) })
 	}
-	return input{event: evConnected, generation: reply.Generation, instance: reply.Instance, recovered: reply.Recovered}
+	return input{
+		event: evConnected, generation: reply.Generation, instance: reply.Instance, recovered: reply.Recovered, recovering: reply.Recovering,
+	}
 }
 
 func (d *driver) dialFailed(addr string, err error) input {
@@ -211,7 +279,9 @@ func (d *driver) dialFailed(addr string, err error) input {
 	if refused {
 		return input{event: evRefused}
 	}
-	return input{event: evFailed}
+	// Nobody listens there, or the server says something: the host is up, and the target is about to be.
+	var said *status.Error
+	return input{event: evFailed, quick: errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &said)}
 }
 
 // connect opens the connections to a server.
@@ -319,12 +389,16 @@ func (d *driver) cut() {
 	}
 	d.ls = nil
 	d.i.full.CompareAndSwap(ls, nil)
+	if d.stage.cancel != nil {
+		d.stage.cancel()
+	}
 	lost := ls.control.err(nil)
 	if lost == nil {
 		lost = ls.bulk.err(nil)
 	}
 	ls.close(errors.New("rpc: the other connection ended"))
 	ls.readers.Wait()
+	d.stage.end()
 	if lost != nil && d.m.state != StateClosed {
 		d.kind = ""
 		d.i.log.Info("connection lost", "error", lost)
@@ -339,7 +413,11 @@ func (d *driver) fail() {
 		d.cut()
 	}
 	d.i.table.releaseOrphans()
-	d.i.log.Warn("evicted by the target; what was in flight has failed")
+	lost := 0
+	if d.i.kept != nil && d.i.table.settle(d.i.life) == nil {
+		lost = d.i.kept.clear()
+	}
+	d.i.log.Warn("evicted by the target; what was in flight has failed", "given_up", lost)
 }
 
 // resend sends the orphans that were lost with the last connection.
@@ -354,7 +432,7 @@ func (d *driver) resend() {
 
 // ping asks for a sign of life on silent connections, closes dead ones, and returns when to look again.
 func (d *driver) ping(now time.Time) time.Duration {
-	next := pingInterval
+	next, dead := pingInterval, pingInterval+d.i.silence(now)
 	for n, l := range [...]*link{d.ls.control, d.ls.bulk} {
 		if n == 1 && l == d.ls.control {
 			break
@@ -364,11 +442,12 @@ func (d *driver) ping(now time.Time) time.Duration {
 			l.close(err)
 		}
 		switch {
-		case silent >= deadTimeout:
+		case silent >= dead:
+			d.i.stats.timeouts.Inc()
 			l.close(status.Errorf(status.TimedOut, "rpc: no sign of life for %v", silent.Round(time.Second)))
 		case silent >= pingInterval:
 			d.sendPing(l)
-			next = min(next, max(deadTimeout-silent, time.Second))
+			next = min(next, max(dead-silent, time.Second))
 		default:
 			next = min(next, pingInterval-silent)
 		}
@@ -391,13 +470,14 @@ func (d *driver) sendPing(l *link) {
 	if err := encodeBody(&f.buf, nil); err != nil {
 		panic(err) // an empty body
 	}
+	l.pinged.Store(time.Now().UnixNano())
 	if !i.table.beginOrphan(f, l) {
 		i.table.free(f)
 		return
 	}
 	h := wire.Header{Op: wire.OpPing, XID: f.xid, Generation: d.ls.generation}
 	h.Put(f.buf, f.buf[wire.HeaderSize:])
-	if sent, _ := l.trySend(f.buf, deadTimeout); !sent { // an error closes the link, and its reader drops the ping
+	if sent, _ := l.trySend(f.buf, d.i.silence(time.Now())); !sent { // an error closes the link, and its reader drops the ping
 		i.table.undo(f, l)
 		l.pinging.Store(false)
 	}

@@ -223,6 +223,17 @@ func (i *Import) read(ls *links, l *link) {
 	l.role.end()
 }
 
+// ponged takes what the answer to a ping tells.
+func (i *Import) ponged(l *link, h *wire.Header) {
+	if sent := l.pinged.Load(); sent != 0 {
+		i.network.observe(l.heard, l.heard.Sub(time.Unix(0, sent)))
+	}
+	l.pinging.Store(false)
+	if ls := i.full.Load(); ls != nil && ls.control == l {
+		i.advance(h.LastCommitted)
+	}
+}
+
 // end stops the timer when the reader has left. No caller leads any more: the reader had the role.
 func (r *role) end() {
 	r.mu.Lock()
@@ -246,7 +257,7 @@ func (i *Import) readFrame(l *link) (idle bool, err error) {
 	case h.Flags&wire.FlagReply != 0 && h.Flags&wire.FlagCallback == 0:
 		last, err := i.table.receive(l, h)
 		if h.Op == wire.OpPing {
-			l.pinging.Store(false)
+			i.ponged(l, h)
 		}
 		return last && l.buffered() == 0, err
 	}

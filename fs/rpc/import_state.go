@@ -2,8 +2,7 @@ package rpc
 
 import "time"
 
-// State of an import. The field's further states of a client's recovery (REPLAY, REPLAY_LOCKS, REPLAY_WAIT) belong
-// between Connecting and Recover.
+// State of an import.
 type State uint8
 
 // States. A request flows only in StateFull; in the others Do waits.
@@ -12,6 +11,12 @@ const (
 	StateNew State = iota
 	// StateConnecting: a connect is under way.
 	StateConnecting
+	// StateReplay: connected to a target that was started again and waits for its clients; what it may have lost is sent again.
+	StateReplay
+	// StateReplayLocks: opens and locks are handed back to it.
+	StateReplayLocks
+	// StateReplayWait: until the other clients have done the same.
+	StateReplayWait
 	// StateRecover: connected; requests whose callers have left are being resent.
 	StateRecover
 	// StateFull: requests flow.
@@ -31,6 +36,12 @@ func (s State) String() string {
 		return "NEW"
 	case StateConnecting:
 		return "CONNECTING"
+	case StateReplay:
+		return "REPLAY"
+	case StateReplayLocks:
+		return "REPLAY_LOCKS"
+	case StateReplayWait:
+		return "REPLAY_WAIT"
 	case StateRecover:
 		return "RECOVER"
 	case StateFull:
@@ -47,9 +58,11 @@ func (s State) String() string {
 
 const (
 	// backoffMin and backoffMax bound the time between two tries: a restarted server is back within a few tenths of a
-	// second, and a thousand clients that try every five seconds are no load.
-	backoffMin = 50 * time.Millisecond
-	backoffMax = 5 * time.Second
+	// second, and a thousand clients that try every five seconds are no load. While the host answers that nobody listens,
+	// the bound is backoffQuick: a try costs it next to nothing, and the server is about to start.
+	backoffMin   = 50 * time.Millisecond
+	backoffQuick = time.Second
+	backoffMax   = 5 * time.Second
 	// steadyTime is how long a connection must have been full for the next loss to count as the first.
 	steadyTime = time.Second
 )
@@ -58,15 +71,18 @@ const (
 type event uint8
 
 const (
-	evConnect   event = iota // somebody wants it connected, now
-	evTimer                  // the back-off is over
-	evConnected              // a connect succeeded: generation, instance, recovered
-	evFailed                 // a connect failed
-	evRefused                // the server will not have this client
-	evRecovered              // the orphans are resent
-	evFlushed                // what was in flight has failed
-	evLost                   // a connection ended
-	evEvicted                // a reply said that the export is gone
+	evConnect    event = iota // somebody wants it connected, now
+	evTimer                   // the back-off is over
+	evConnected               // a connect succeeded: generation, instance, recovered, recovering
+	evFailed                  // a connect failed; quick says that the host is there
+	evRefused                 // the server will not have this client
+	evReplayed                // requests are replayed, and those of all other clients
+	evRestored                // opens and locks are handed back
+	evWindowOver              // all clients have handed theirs back
+	evRecovered               // the orphans are resent
+	evFlushed                 // what was in flight has failed
+	evLost                    // a connection ended
+	evEvicted                 // a reply said that the export is gone
 	evClose
 )
 
@@ -78,6 +94,8 @@ type input struct {
 	generation uint64
 	instance   uint64
 	recovered  bool
+	recovering bool
+	quick      bool
 }
 
 // action is what the driver does next.
@@ -87,6 +105,9 @@ const (
 	actNothing action = iota // wait for an event
 	actDial                  // connect to address
 	actWait                  // wait for delay, then evTimer
+	actReplay                // replay requests, then evReplayed
+	actRestore               // hand opens and locks back, then evRestored
+	actAwait                 // wait for the end of the target's window, then evWindowOver
 	actResend                // resend orphans, then evRecovered
 	actFlow                  // let requests flow
 	actFail                  // fail what is in flight, then evFlushed
@@ -109,7 +130,11 @@ type machine struct {
 	generation uint64
 	instance   uint64
 	connected  bool // a connection stands
-	fullSince  time.Duration
+	// replays says that there is something to replay or to hand back after a restart of the target.
+	replays bool
+	// staged is the instance to which all requests are replayed, finished the one whose recovery, if it had one, is over.
+	staged, finished uint64
+	fullSince        time.Duration
 }
 
 // step takes one event. Events that do not fit the state change nothing: they were on their way when it changed.
@@ -135,7 +160,7 @@ func (m *machine) step(in input) output {
 		case in.event == evFlushed:
 			return m.dial()
 		}
-	case StateRecover, StateFull:
+	case StateReplay, StateReplayLocks, StateReplayWait, StateRecover, StateFull:
 		return m.stepConnected(in)
 	}
 	return output{}
@@ -144,15 +169,7 @@ func (m *machine) step(in input) output {
 func (m *machine) stepConnecting(in input) output {
 	switch in.event {
 	case evConnected:
-		// The same instance knows this client no more: it was evicted meanwhile.
-		evicted := m.generation != 0 && m.instance == in.instance && !in.recovered
-		m.generation, m.instance, m.connected = in.generation, in.instance, true
-		if evicted {
-			m.state = StateEvicted
-			return output{action: actFail}
-		}
-		m.state = StateRecover
-		return output{action: actResend}
+		return m.connect(in)
 	case evFailed:
 		m.address = (m.address + 1) % m.addresses
 		return m.disconnect(in, actWait)
@@ -165,8 +182,46 @@ func (m *machine) stepConnecting(in input) output {
 	return output{}
 }
 
+// connect decides what follows a connect.
+func (m *machine) connect(in input) output {
+	// The same instance knows this client no more: it was evicted meanwhile. So it was when another instance does not, for an
+	// import whose target keeps its clients on its disk. Without anything to replay that is a restart like any other.
+	known := m.generation != 0
+	evicted := known && !in.recovered && (m.instance == in.instance || m.replays)
+	m.generation, m.instance, m.connected = in.generation, in.instance, true
+	switch {
+	case evicted:
+		m.state, m.finished = StateEvicted, in.instance
+		return output{action: actFail}
+	case known && in.recovering && m.replays && m.finished != in.instance:
+		if m.staged == in.instance {
+			m.state = StateReplayLocks
+			return output{action: actRestore}
+		}
+		m.state = StateReplay
+		return output{action: actReplay}
+	}
+	m.state, m.finished = StateRecover, in.instance
+	return output{action: actResend}
+}
+
 func (m *machine) stepConnected(in input) output {
 	switch in.event {
+	case evReplayed:
+		if m.state == StateReplay {
+			m.state, m.staged = StateReplayLocks, m.instance
+			return output{action: actRestore}
+		}
+	case evRestored:
+		if m.state == StateReplayLocks {
+			m.state = StateReplayWait
+			return output{action: actAwait}
+		}
+	case evWindowOver:
+		if m.state == StateReplayWait {
+			m.state, m.finished = StateRecover, m.instance
+			return output{action: actResend}
+		}
 	case evRecovered:
 		if m.state == StateRecover {
 			m.state, m.fullSince = StateFull, in.now
@@ -190,17 +245,22 @@ func (m *machine) dial() output {
 }
 
 // disconnect gives the time to the next try: at once after the loss of a steady connection, then doubling from backoffMin
-// to backoffMax, each between half and the whole of it.
+// to backoffMax or, while the host is there, backoffQuick, each between half and the whole of it.
 func (m *machine) disconnect(in input, a action) output {
 	m.state, m.connected = StateDisconn, false
 	out := output{action: a, address: m.address}
 	if m.failures > 0 {
-		d := min(backoffMin<<min(m.failures-1, 10), backoffMax)
+		most := backoffMax
+		if in.quick {
+			most = backoffQuick
+		}
+		d := min(backoffMin<<min(m.failures-1, 10), most)
 		out.delay = d/2 + time.Duration(in.jitter*float64(d/2))
 	}
 	m.failures++
 	return out
 }
 
-// setAddresses makes n the number of addresses; the first is tried next.
-func (m *machine) setAddresses(n int) { m.addresses, m.address = n, 0 }
+// setAddresses makes n the number of addresses; the first is tried next. Whoever says so has heard of the target, so a try that
+// fails is followed soon by the next one.
+func (m *machine) setAddresses(n int) { m.addresses, m.address, m.failures = n, 0, min(m.failures, 1) }

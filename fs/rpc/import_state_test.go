@@ -11,13 +11,14 @@ import (
 
 var eventNames = map[string]event{
 	"connect": evConnect, "timer": evTimer, "connected": evConnected, "failed": evFailed, "refused": evRefused,
-	"recovered": evRecovered, "flushed": evFlushed, "lost": evLost, "evicted": evEvicted, "close": evClose,
+	"replayed": evReplayed, "restored": evRestored, "window_over": evWindowOver, "recovered": evRecovered, "flushed": evFlushed, "lost": evLost, "evicted": evEvicted, "close": evClose,
 }
 
-var actionNames = [...]string{"-", "dial", "wait", "resend", "flow", "fail", "refuse", "stop"}
+var actionNames = [...]string{"-", "dial", "wait", "replay", "restore", "await", "resend", "flow", "fail", "refuse", "stop"}
 
-// TestImportStates runs scripts of events through the machine and compares its trace. Commands: new addresses=N makes a
-// machine; step takes one event a line, with now= (ms), instance=, generation=, recovered, jitter= in percent.
+// TestImportStates runs scripts of events through the machine and compares its trace. Commands: new addresses=N replays makes a
+// machine; step takes one event a line, with now= (ms), instance=, generation=, recovered, recovering, quick, jitter= in percent.
+// addresses=N gives the machine new addresses.
 func TestImportStates(t *testing.T) {
 	datadriven.Walk(t, "testdata/import", func(t *testing.T, path string) {
 		var m machine
@@ -25,11 +26,16 @@ func TestImportStates(t *testing.T) {
 			var out strings.Builder
 			switch d.Cmd {
 			case "new":
-				m = machine{}
+				m = machine{replays: d.HasArg("replays")}
 				n := 1
 				d.MaybeScanArgs(t, "addresses", &n)
 				m.setAddresses(n)
 				return m.state.String() + "\n"
+			case "addresses":
+				n := 1
+				d.MaybeScanArgs(t, "n", &n)
+				m.setAddresses(n)
+				return ""
 			case "step":
 				for line := range strings.SplitSeq(d.Input, "\n") {
 					o := m.step(parseInput(t, d, line))
@@ -74,6 +80,10 @@ func parseInput(t *testing.T, d *datadriven.TestData, line string) input {
 			in.generation = uint64(n)
 		case "recovered":
 			in.recovered = true
+		case "recovering":
+			in.recovering = true
+		case "quick":
+			in.quick = true
 		case "jitter":
 			in.jitter = float64(n) / 100
 		default:

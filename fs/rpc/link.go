@@ -33,8 +33,9 @@ type link struct {
 	// writes is odd while a write runs; it grows at both its ends.
 	writes atomic.Uint64
 
-	// pinging: a ping is on its way.
+	// pinging: a ping is on its way, since pinged, in nanoseconds of the wall clock.
 	pinging atomic.Bool
+	pinged  atomic.Int64
 
 	closeOnce sync.Once
 	cause     error         // why it was closed; written before closed is

@@ -29,6 +29,10 @@ type Request struct {
 	// Into is the room for the reply's bulk. A peer that sends more is cut off.
 	Into []byte
 
+	// Answered, if set, runs when Reply is filled, before Do returns and before a recovery of this import can begin: who keeps
+	// for a recovery what the answer has brought, an open or a copy of bulk, keeps it here. It must not wait.
+	Answered func(r *Request)
+
 	// N is how many bytes of reply bulk were put into Into.
 	N int
 	// Transno is the number of the modification, 0 for none.

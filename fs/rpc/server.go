@@ -29,7 +29,8 @@ type Target interface {
 // Session is an export as rpc sees it. Its methods are called from many goroutines at once.
 type Session interface {
 	// Serve runs one request in a worker, with the worker's own Env, which is reset afterwards. The error becomes the
-	// reply's status. ErrHeld says that c.Finish comes later. CONNECT and PING never come here; DISCONNECT does.
+	// reply's status. ErrHeld says that c.Finish comes later. CONNECT and PING never come here; DISCONNECT does. OpReplay comes in
+	// the order of sending, in the goroutine that reads the connection: Serve holds it, and never waits.
 	Serve(e *env.Env, c *Call) error
 	// LastCommitted is stamped into every reply.
 	LastCommitted() wire.Transno

@@ -66,6 +66,10 @@ type importStats struct {
 	reconnects *stats.Counter
 	evictions  *stats.Counter
 	checksums  *stats.Counter
+	replays    *stats.Counter
+	refused    *stats.Counter
+	recoveries *stats.Counter
+	timeouts   *stats.Counter
 	sent       *stats.Counter
 	received   *stats.Counter
 	times      opTimes
@@ -94,6 +98,10 @@ func newImportStats(r *stats.Registry, path string) *importStats {
 		reconnects: counter(r, path+".reconnects", "Connects after the first one."),
 		evictions:  counter(r, path+".evictions", "Times that the target had thrown this client out."),
 		checksums:  counter(r, path+".checksum_errors", "Bulk transfers that did not match their crc32c."),
+		replays:    counter(r, path+".replays", "Requests replayed after restarts of the target."),
+		refused:    counter(r, path+".replays_refused", "Requests that were answered and that the target has lost for good."),
+		recoveries: counter(r, path+".recoveries", "Recoveries begun after restarts of the target."),
+		timeouts:   counter(r, path+".timeouts_count", "Connections given up because the target was silent."),
 		sent:       counter(r, path+".bytes_sent", "Bytes of bodies and bulk sent in requests."),
 		received:   counter(r, path+".bytes_received", "Bytes of bodies and bulk received in replies."),
 		times:      opTimes{registry: r, prefix: path + ".stats", help: "Time from sending a request to its reply."},
