@@ -64,18 +64,27 @@ func newAbortRecovery(h *host) *cobra.Command {
 func newEvictClient(h *host) *cobra.Command {
 	return &cobra.Command{
 		Use: "evict_client TARGET CLIENT", Short: "throw a client out of a target: its locks and open files there are gone",
-		Long: `evict_client ends a client's export at a target of this host, or at all of them with TARGET '*'. CLIENT is its uuid, or its address or
-name as get_param '*.*.exports' shows them. The client notices, drops what it has cached there and connects anew; what it
+		Long: `evict_client ends a client's export at a target of this host, or at all of them with TARGET '*'. CLIENT is its uuid, or its address with
+or without the port, as get_param '*.*.exports' shows them. The client notices, drops what it has cached there and connects anew; what it
 had written and not sent is lost, and its applications are told.`,
 		Example: "  lctl evict_client strake-MDT0000 1f0c7a54e1b24c1d9d0a8d6a3f0a7b11\n  lctl evict_client '*' 10.0.0.17",
 		RunE: run(h, func(s *session, args []string) error {
 			if len(args) != 2 || args[1] == "" {
 				return usagef("a target and a client are needed; see lctl evict_client --help")
 			}
-			s.steerOne(servers+"."+args[0]+".evict_client", args[1], args[0])
+			s.steerOne(servers+"."+args[0]+".evict_client", clientName(args[1]), args[0])
 			return nil
 		}),
 	}
+}
+
+// clientName is a client as the parameter evict_client takes it: a uuid, or an address behind "nid:".
+func clientName(text string) string {
+	digits := strings.ReplaceAll(text, "-", "")
+	if strings.HasPrefix(text, "nid:") || strings.HasPrefix(text, "uuid:") || len(digits) == 32 && strings.Trim(strings.ToLower(digits), "0123456789abcdef") == "" {
+		return text
+	}
+	return "nid:" + text
 }
 
 // newRecover makes the verb that connects an import anew.

@@ -72,12 +72,12 @@ func TestEvictClient(t *testing.T) {
 	mdt := record(mds, "mdt.strake-MDT0000.evict_client", nil)
 	ost := record(oss, "obdfilter.strake-OST0000.evict_client", status.Errorf(status.NotExist, "no such client"))
 	h.expect(0, "strake-MDT0000: evicted\n", "", "evict_client", "strake-MDT0000", "10.0.0.17")
-	mdt.took(t, "10.0.0.17")
+	mdt.took(t, "nid:10.0.0.17")
 	ost.took(t)
 	// All targets: enough that one knows the client.
-	h.expect(0, "strake-MDT0000: evicted\n", "", "evict_client", "*", "0a0b")
-	mdt.took(t, "0a0b")
-	ost.took(t, "0a0b")
+	h.expect(0, "strake-MDT0000: evicted\n", "", "evict_client", "*", "1F0c7a54e1b24c1d9d0a8d6a3f0a7b11")
+	mdt.took(t, "1F0c7a54e1b24c1d9d0a8d6a3f0a7b11")
+	ost.took(t, "1F0c7a54e1b24c1d9d0a8d6a3f0a7b11")
 	h.expect(22, "", "error: evict_client: strake-OST0000: no such client\n", "evict_client", "strake-OST0000", "x")
 	h.expect(22, "", "error: evict_client: a target and a client are needed; see lctl evict_client --help\n", "evict_client", "strake-MDT0000")
 }
