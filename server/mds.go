@@ -195,14 +195,15 @@ func (n *Node) startMDS(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, clients, logs, _ := mdsSpecs()
+	specs, clients, logs, _ := mdsSpecs()
 	m.objects = osp.New(osp.Options{
 		Device: m.dev, Tables: osp.TablesAt(logs), Group: uint32(label.Index), FSName: label.FSName, Name: m.name,
 		Peer: m.name + " on " + n.server, UUID: uuid, Transport: n.net, Log: n.log, Stats: n.o.Stats,
 	})
 	m.mdt, err = mdt.New(mdt.Options{
 		Name: m.name, FSName: label.FSName, Device: m.dev, Tables: mdt.TablesAt(0), Clients: clients, Slots: clients + 1,
-		Key: label.FSKey, Objects: m.objects, Log: n.log, Stats: n.o.Stats, Locks: n.locks,
+		Inspect: target.NamesOf(specs, "reply_slots", mgs.Spec().Name),
+		Key:     label.FSKey, Objects: m.objects, Log: n.log, Stats: n.o.Stats, Locks: n.locks,
 	})
 	if err != nil {
 		return err

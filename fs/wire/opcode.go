@@ -15,6 +15,8 @@ const (
 	OpReplayDone Op = 5
 	// OpReplay repeats a request that an earlier start of the target has answered (ReplayRequest, that request's reply).
 	OpReplay Op = 6
+	// OpInspect reads records of the target, for tools (InspectRequest, InspectReply).
+	OpInspect Op = 7
 )
 
 // Lock operations, of every target with a namespace.
@@ -93,7 +95,7 @@ const (
 
 var opNames = map[Op]string{
 	OpConnect: "connect", OpDisconnect: "disconnect", OpPing: "ping", OpStatfs: "statfs", OpReplayDone: "replay_done",
-	OpReplay: "replay", OpReopen: "reopen",
+	OpReplay: "replay", OpInspect: "inspect", OpReopen: "reopen",
 	OpRegister: "register", OpConfig: "config", OpReport: "report",
 	OpLookup: "lookup", OpGetattr: "getattr", OpOpen: "open", OpCreate: "create", OpLink: "link", OpUnlink: "unlink",
 	OpRename: "rename", OpSetattr: "setattr", OpReaddir: "readdir", OpReadlink: "readlink", OpGetxattr: "getxattr",

@@ -213,8 +213,8 @@ func openDevice(dir string, write bool) (Device, error) {
 // Close gives back what Open has opened. With write it commits.
 func (s *Set) Close() error {
 	var errs []error
-	for _, fn := range s.close {
-		errs = append(errs, fn())
+	for i := len(s.close) - 1; i >= 0; i-- {
+		errs = append(errs, s.close[i]())
 	}
 	s.close = nil
 	return errors.Join(errs...)

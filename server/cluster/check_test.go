@@ -6,19 +6,27 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/strakefs/strake/fs/attr"
+	"github.com/strakefs/strake/fs/client"
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/fid"
 	"github.com/strakefs/strake/fs/layout"
 	"github.com/strakefs/strake/fs/mdc"
+	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
+	"github.com/strakefs/strake/fs/wire/wirepb"
 	"github.com/strakefs/strake/server/check"
 	"github.com/strakefs/strake/server/config"
 	"github.com/strakefs/strake/server/mdt"
@@ -365,5 +373,144 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// connect reaches the running file system as the tool does.
+func (s *system) connect(t *testing.T) *check.Set {
+	t.Helper()
+	set, err := check.Connect(t.Context(), check.Remote{MGS: []string{s.mds.Config.Listen}, FSName: "strake", Timeout: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// storm makes, writes, moves, links and removes files until stop is closed.
+func (m *mount) storm(stop <-chan struct{}, seed uint64, calls *atomic.Int64) {
+	rnd := rand.New(rand.NewPCG(seed, 3))
+	ctx := context.Background()
+	name := func() string { return fmt.Sprintf("s%d", rnd.IntN(12)) }
+	var folders []fid.FID
+	var a attr.Attr
+	for i := range 3 {
+		f := fid.Root
+		if m.Make(ctx, &root, fid.Root, fmt.Sprintf("storm%d", i), &mdc.Creation{Mode: attr.TypeDir | 0o755}, &a) == nil {
+			f = a.FID
+		}
+		folders = append(folders, f)
+	}
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		calls.Add(1)
+		d, to := folders[rnd.IntN(3)], folders[rnd.IntN(3)]
+		switch rnd.IntN(7) {
+		case 0, 1, 2:
+			l := layout.Plain(1+rnd.Uint32N(2), layout.MinStripeSize)
+			h, err := m.Create(ctx, &root, d, name(), &mdc.Creation{Mode: attr.TypeFile | 0o644, Open: true, Flags: syscall.O_RDWR,
+				Layout: l.Append(nil)}, &a)
+			if err != nil {
+				continue
+			}
+			_, _ = h.Write(ctx, &client.Write{Data: [][]byte{make([]byte, rnd.IntN(200_000))}})
+			h.Release()
+		case 3:
+			_ = m.Rename(ctx, &root, &mdc.Renaming{From: d, FromName: name(), To: to, ToName: name()})
+		case 4:
+			_ = m.Unlink(ctx, &root, d, name(), false)
+		case 5:
+			if m.Lookup(ctx, &root, d, name(), &a) == nil {
+				_ = m.Link(ctx, &root, a.FID, to, name(), &a)
+			}
+		default:
+			if m.Lookup(ctx, &root, d, name(), &a) == nil {
+				_ = m.Setattr(ctx, &root, a.FID, &client.Setting{Valid: attr.ValidUID, Attr: attr.Attr{UID: rnd.Uint32N(4)}}, &a)
+			}
+		}
+	}
+}
+
+// TestCheckOfARunningFileSystem: under load it gives no false alarm; what is wrong it finds.
+func TestCheckOfARunningFileSystem(t *testing.T) {
+	s := newSystem(t)
+	s.secondOST()
+	m := s.mount(false)
+	stop := make(chan struct{})
+	var done sync.WaitGroup
+	var calls atomic.Int64
+	done.Go(func() { m.storm(stop, uint64(time.Now().UnixNano()), &calls) })
+	done.Go(func() { m.storm(stop, uint64(time.Now().UnixNano()), &calls) })
+	for end := time.Now().Add(20 * time.Second); calls.Load() < 1000 && time.Now().Before(end); {
+		set := s.connect(t)
+		sum, err := set.Check(t.Context(), check.Options{Settle: 300 * time.Millisecond, Report: func(f check.Finding) { t.Errorf("under load: %+v", f) }})
+		if err = errors.Join(err, set.Close()); err != nil {
+			t.Error(err)
+		}
+		if !sum.Online || len(sum.Targets) != 3 || sum.Inodes == 0 {
+			t.Errorf("it says %+v", sum)
+		}
+	}
+	set := s.connect(t)
+	if _, err := set.Check(t.Context(), check.Options{Repair: true}); status.Of(err) != status.NotSupport {
+		t.Errorf("repair of a running file system: %v", err)
+	}
+	must(t, set.Close())
+	close(stop)
+	done.Wait()
+	if calls.Load() < 100 {
+		t.Errorf("the load was %d calls", calls.Load())
+	}
+	ctx, cancel := context.WithTimeout(bg, 10*time.Second)
+	defer cancel()
+	must(t, m.close(ctx))
+	s.stopOSS()
+	s.stopMDS()
+	stopped := &site{t, s.base()}
+	if all, sum := stopped.check(false); len(all) > 0 {
+		t.Errorf("after it: %+v %+v", all, sum)
+	}
+	stopped.device("mdt0", func(d *boltdev.Device, tx *store.Tx) {
+		k := fid.Root.AppendKey(nil)
+		v, err := d.Get(env.New(), 0, k)
+		must(t, err)
+		v = bytes.Clone(v)
+		binary.BigEndian.PutUint32(v[16:], 99)
+		tx.Put(0, k, v)
+	})
+	s.startMDS()
+	s.startOSS()
+	var all []check.Finding
+	set = s.connect(t)
+	sum, err := set.Check(t.Context(), check.Options{Settle: 100 * time.Millisecond, Report: func(f check.Finding) { all = append(all, f) }})
+	must(t, errors.Join(err, set.Close()))
+	if kindsOf(all) != "link-count" || sum.Left != 1 || all[0].Path != "/" {
+		t.Errorf("with a wrong link count of the root: %+v %+v", all, sum)
+	}
+}
+
+// TestInspectIsForTools: a mount does not read records, and a tool not those with secrets.
+func TestInspectIsForTools(t *testing.T) {
+	s := newSystem(t)
+	for _, c := range []struct {
+		kind  uint32
+		table string
+		want  status.Kind
+	}{
+		{rpc.KindClient, "inode", status.Perm}, {rpc.KindTool, "inode", status.OK}, {rpc.KindTool, "mgs", status.NotExist},
+		{rpc.KindTool, "reply_slots", status.NotExist}, {rpc.KindTool, "", status.NotExist},
+	} {
+		i, err := rpc.NewImport(rpc.ImportOptions{Transport: rpc.NewTCP(), Addresses: []string{s.mds.Config.Listen}, FSName: "strake",
+			Target: "strake-MDT0000", UUID: [16]byte{7, byte(c.kind)}, Peer: "test", Kind: c.kind})
+		must(t, err)
+		must(t, i.Connect(t.Context()))
+		err = i.Do(t.Context(), &rpc.Request{Op: wire.OpInspect, Body: &wirepb.InspectRequest{Table: []byte(c.table)}, Reply: &wirepb.InspectReply{}})
+		if got := status.Of(err); err != nil && got != c.want || err == nil && c.want != status.OK {
+			t.Errorf("kind %d, table %q: %v", c.kind, c.table, err)
+		}
+		must(t, i.Close(bg))
 	}
 }

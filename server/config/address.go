@@ -16,6 +16,9 @@ const (
 // maxHostBytes is the longest name that DNS can hold (RFC 1035, 2.3.4).
 const maxHostBytes = 253
 
+// ParseAddress checks the HOST[:PORT] of a server, whose default port is DefaultPort.
+func ParseAddress(text string) (string, error) { return parseAddress(text, DefaultPort) }
+
 // parseAddress checks HOST:PORT and returns it in the form net.Listen and net.Dial take. A missing port becomes
 // defaultPort. IPv6 literals stand in brackets when a port follows, and may stand without when none does.
 func parseAddress(text string, defaultPort int) (string, error) {

@@ -69,6 +69,8 @@ type Options struct {
 	Tables       Tables
 	// Clients and Slots are the tables of package target.
 	Clients, Slots store.Table
+	// Inspect are the tables that tools may read, by name; nil: none.
+	Inspect map[string]store.Table
 	// Key is the file system's secret of 16 bytes: it keys the hash of names.
 	Key     []byte
 	Objects Pool
@@ -108,6 +110,8 @@ type Handler struct {
 	syncs    syncer
 	stats    handlerStats
 	log      *slog.Logger
+	// inspector answers tools.
+	inspector target.Inspector
 	// contextOf is (*rpc.Call).Context; calls made without a connection, in benchmarks, have none.
 	contextOf func(*rpc.Call) context.Context
 	rootDef   atomic.Pointer[[]byte] // the root folder's default layout, nil without
@@ -133,6 +137,7 @@ func New(o Options) (*Handler, error) {
 		o: o, dev: o.Device, tables: o.Tables, key: hashKeyOf(o.Key), opens: newOpenTable(),
 		log: o.Log, contextOf: (*rpc.Call).Context, restored: map[[16]byte][]*seqUse{},
 	}
+	h.inspector = target.Inspector{KV: o.Device, Tables: o.Inspect}
 	h.life, h.endLife = context.WithCancel(context.Background())
 	h.registerStats()
 	if err := h.startLocks(); err != nil {
@@ -226,6 +231,8 @@ func (o *op) serve() error {
 		return o.statfs()
 	case wire.OpSync:
 		return o.sync()
+	case wire.OpInspect:
+		return h.inspector.Serve(o.e, o.x, o.c)
 	default:
 		i := int(op) - int(wire.OpLookup)
 		if i < 0 || i >= len(operations) || operations[i] == nil {

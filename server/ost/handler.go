@@ -64,6 +64,8 @@ func (h handler) Serve(e *env.Env, x *target.Export, c *rpc.Call) error {
 		return h.o.serveSync(e, c)
 	case wire.OpStatfs:
 		return h.o.serveStatfs(e, c)
+	case wire.OpInspect:
+		return h.o.inspector.Serve(e, x, c)
 	case wire.OpPunch, wire.OpFallocate:
 		if x.ReadOnly {
 			return status.ReadOnly

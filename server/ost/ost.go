@@ -60,15 +60,17 @@ const CommitEveryDefault = 2 * time.Second
 
 // OST is one object storage target. Make it with New. It implements rpc.Target.
 type OST struct {
-	o      Options
-	t      *target.Target
-	locks  *lockd.Server
-	cache  cache
-	space  space
-	stats  ostStats
-	ctx    context.Context // ends with Close; for the commit loop
-	cancel context.CancelFunc
-	done   sync.WaitGroup
+	o     Options
+	t     *target.Target
+	locks *lockd.Server
+	cache cache
+	space space
+	stats ostStats
+	// inspector answers tools.
+	inspector target.Inspector
+	ctx       context.Context // ends with Close; for the commit loop
+	cancel    context.CancelFunc
+	done      sync.WaitGroup
 
 	seq       atomic.Uint64 // the newest number given
 	committed atomic.Uint64 // the newest number on disk with all before it
@@ -113,6 +115,10 @@ func New(ctx context.Context, o Options) (*OST, error) {
 		exports: map[*lockd.Client]*target.Export{},
 	}
 	s.stats = newStats(o.Stats, o.Name)
+	s.inspector = target.Inspector{KV: o.Device, Tables: target.NamesOf(Specs(), "reply_slots"), Stat: func(group uint32, ids []uint64,
+		fn func(int, bool, int64, int64)) error {
+		return Stat(o.Device.Objects(), group, ids, fn)
+	}}
 	s.cache.init(o.Memory, o.MaxOpen)
 	s.space.init(o.Device)
 	clean, err := s.restore()

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"unicode"
@@ -13,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/strakefs/strake/server/check"
+	"github.com/strakefs/strake/server/config"
 )
 
 // Exit statuses of check.
@@ -66,6 +69,7 @@ type sources struct {
 	data        []string
 	mgs, fsname string
 	mount       string
+	insecure    bool
 }
 
 // NewCommand returns the check command.
@@ -89,6 +93,7 @@ func NewCommand() *cobra.Command {
 	f.StringVar(&from.mgs, "mgs", "", "`address` of the MGS of a running file system")
 	f.StringVar(&from.fsname, "fsname", "strake", "name of the file system, for --mgs")
 	f.StringVar(&from.mount, "mount", "", "mount `point` of a running file system on this host")
+	f.BoolVar(&from.insecure, "insecure", false, "ask other hosts over plain TCP")
 	f.BoolVar(&repair, "repair", false, "mend what is found")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object a line, the summary last")
 	return c
@@ -142,8 +147,60 @@ func (s *sources) open(cmd *cobra.Command, write bool) (*check.Set, error) {
 		return nil, fmt.Errorf("one of --data, --mgs and --mount says what is checked; see %s --help", cmd.CommandPath())
 	case len(s.data) > 0:
 		return check.Open(s.data, write)
+	case write:
+		return nil, errors.New("a running file system is not repaired: stop its targets and give their data folders with --data")
 	}
-	return nil, errors.New("running file systems are not checked yet")
+	mgs, fsname := s.mgs, s.fsname
+	if s.mount != "" {
+		var err error
+		if mgs, fsname, err = mountedFrom(s.mount); err != nil {
+			return nil, err
+		}
+	}
+	var addresses []string
+	for _, a := range strings.Split(mgs, ",") {
+		address, err := config.ParseAddress(a)
+		if err != nil {
+			return nil, fmt.Errorf("--mgs: %w", err)
+		}
+		if !s.insecure && !config.IsLoopback(address) {
+			return nil, fmt.Errorf("%s is another host, and what is asked goes there unprotected: give --insecure on a network that you trust", address)
+		}
+		addresses = append(addresses, address)
+	}
+	return check.Connect(cmd.Context(), check.Remote{MGS: addresses, FSName: fsname})
+}
+
+// mountedFrom finds the MGS and the file system's name of a mount on this host, from the kernel's table alone: a mount whose servers
+// are away would keep whoever touches it.
+func mountedFrom(dir string) (mgs, fsname string, err error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", "", err
+	}
+	f, err := os.Open("/proc/self/mounts")
+	if err != nil {
+		return "", "", err
+	}
+	defer f.Close()
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	source := ""
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) > 2 && unescape.Replace(fields[1]) == abs && fields[2] == "fuse.strake" {
+			source = unescape.Replace(fields[0])
+		}
+	}
+	i := strings.Index(source, ":/")
+	if i < 0 {
+		return "", "", fmt.Errorf("%s is no mount point of a strake file system", abs)
+	}
+	mgs, fsname = source[:i], source[i+2:]
+	fsname, _, _ = strings.Cut(fsname, "/")
+	if mgs == "local" {
+		mgs = "127.0.0.1" // Its own process; it listens on the port that is the default.
+	}
+	return mgs, fsname, nil
 }
 
 // printJSON prints one line of JSON. Writing errors come back from the last flush.

@@ -858,6 +858,189 @@ func (x *ReplayDoneRequest) GetStage() uint32 {
 	return 0
 }
 
+// InspectRequest reads records of a target's tables, for tools that check a running file system. Tables are named as on disk;
+// those with secrets, and answers of clients, are not shown.
+type InspectRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Table []byte                 `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	// from is the first key wanted, limit the bytes of keys and values wanted at most: one record comes even if it is larger.
+	From     []byte `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	Limit    uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	KeysOnly bool   `protobuf:"varint,4,opt,name=keys_only,json=keysOnly,proto3" json:"keys_only,omitempty"`
+	// exact asks for the record of key from alone.
+	Exact bool `protobuf:"varint,5,opt,name=exact,proto3" json:"exact,omitempty"`
+	// With ids an OST tells of these objects of a group instead of records.
+	Group         uint32   `protobuf:"varint,6,opt,name=group,proto3" json:"group,omitempty"`
+	Ids           []uint64 `protobuf:"varint,7,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InspectRequest) Reset() {
+	*x = InspectRequest{}
+	mi := &file_wire_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InspectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InspectRequest) ProtoMessage() {}
+
+func (x *InspectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
+func (*InspectRequest) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *InspectRequest) GetTable() []byte {
+	if x != nil {
+		return x.Table
+	}
+	return nil
+}
+
+func (x *InspectRequest) GetFrom() []byte {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *InspectRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *InspectRequest) GetKeysOnly() bool {
+	if x != nil {
+		return x.KeysOnly
+	}
+	return false
+}
+
+func (x *InspectRequest) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
+}
+
+func (x *InspectRequest) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *InspectRequest) GetIds() []uint64 {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+type InspectReply struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Keys   [][]byte               `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	Values [][]byte               `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty"`
+	// more says that the table goes on behind the last key.
+	More bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	// there, sizes (bytes) and blocks (of 512 bytes) are those of the objects asked for, in that order.
+	There         []bool   `protobuf:"varint,4,rep,packed,name=there,proto3" json:"there,omitempty"`
+	Sizes         []uint64 `protobuf:"varint,5,rep,packed,name=sizes,proto3" json:"sizes,omitempty"`
+	Blocks        []uint64 `protobuf:"varint,6,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InspectReply) Reset() {
+	*x = InspectReply{}
+	mi := &file_wire_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InspectReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InspectReply) ProtoMessage() {}
+
+func (x *InspectReply) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InspectReply.ProtoReflect.Descriptor instead.
+func (*InspectReply) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *InspectReply) GetKeys() [][]byte {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *InspectReply) GetValues() [][]byte {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *InspectReply) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *InspectReply) GetThere() []bool {
+	if x != nil {
+		return x.There
+	}
+	return nil
+}
+
+func (x *InspectReply) GetSizes() []uint64 {
+	if x != nil {
+		return x.Sizes
+	}
+	return nil
+}
+
+func (x *InspectReply) GetBlocks() []uint64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
 type StatfsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TotalBytes    uint64                 `protobuf:"varint,1,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
@@ -872,7 +1055,7 @@ type StatfsReply struct {
 
 func (x *StatfsReply) Reset() {
 	*x = StatfsReply{}
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +1067,7 @@ func (x *StatfsReply) String() string {
 func (*StatfsReply) ProtoMessage() {}
 
 func (x *StatfsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +1080,7 @@ func (x *StatfsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatfsReply.ProtoReflect.Descriptor instead.
 func (*StatfsReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{8}
+	return file_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StatfsReply) GetTotalBytes() uint64 {
@@ -956,7 +1139,7 @@ type LVB struct {
 
 func (x *LVB) Reset() {
 	*x = LVB{}
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1151,7 @@ func (x *LVB) String() string {
 func (*LVB) ProtoMessage() {}
 
 func (x *LVB) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1164,7 @@ func (x *LVB) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LVB.ProtoReflect.Descriptor instead.
 func (*LVB) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{9}
+	return file_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LVB) GetSize() uint64 {
@@ -1053,7 +1236,7 @@ type EnqueueRequest struct {
 
 func (x *EnqueueRequest) Reset() {
 	*x = EnqueueRequest{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1248,7 @@ func (x *EnqueueRequest) String() string {
 func (*EnqueueRequest) ProtoMessage() {}
 
 func (x *EnqueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1261,7 @@ func (x *EnqueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnqueueRequest.ProtoReflect.Descriptor instead.
 func (*EnqueueRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{10}
+	return file_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EnqueueRequest) GetOwn() uint64 {
@@ -1244,7 +1427,7 @@ type EnqueueReply struct {
 
 func (x *EnqueueReply) Reset() {
 	*x = EnqueueReply{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1439,7 @@ func (x *EnqueueReply) String() string {
 func (*EnqueueReply) ProtoMessage() {}
 
 func (x *EnqueueReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1452,7 @@ func (x *EnqueueReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnqueueReply.ProtoReflect.Descriptor instead.
 func (*EnqueueReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EnqueueReply) GetLock() uint64 {
@@ -1397,7 +1580,7 @@ type LockWant struct {
 
 func (x *LockWant) Reset() {
 	*x = LockWant{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1592,7 @@ func (x *LockWant) String() string {
 func (*LockWant) ProtoMessage() {}
 
 func (x *LockWant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1605,7 @@ func (x *LockWant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockWant.ProtoReflect.Descriptor instead.
 func (*LockWant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LockWant) GetOwn() uint64 {
@@ -1476,7 +1659,7 @@ type LockGrant struct {
 
 func (x *LockGrant) Reset() {
 	*x = LockGrant{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1488,7 +1671,7 @@ func (x *LockGrant) String() string {
 func (*LockGrant) ProtoMessage() {}
 
 func (x *LockGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1501,7 +1684,7 @@ func (x *LockGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockGrant.ProtoReflect.Descriptor instead.
 func (*LockGrant) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LockGrant) GetOwn() uint64 {
@@ -1608,7 +1791,7 @@ type ConvertRequest struct {
 
 func (x *ConvertRequest) Reset() {
 	*x = ConvertRequest{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1620,7 +1803,7 @@ func (x *ConvertRequest) String() string {
 func (*ConvertRequest) ProtoMessage() {}
 
 func (x *ConvertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1633,7 +1816,7 @@ func (x *ConvertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConvertRequest.ProtoReflect.Descriptor instead.
 func (*ConvertRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ConvertRequest) GetLock() uint64 {
@@ -1672,7 +1855,7 @@ type ConvertReply struct {
 
 func (x *ConvertReply) Reset() {
 	*x = ConvertReply{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1867,7 @@ func (x *ConvertReply) String() string {
 func (*ConvertReply) ProtoMessage() {}
 
 func (x *ConvertReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1880,7 @@ func (x *ConvertReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConvertReply.ProtoReflect.Descriptor instead.
 func (*ConvertReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ConvertReply) GetMode() uint32 {
@@ -1754,7 +1937,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1766,7 +1949,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1779,7 +1962,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CancelRequest) GetLocks() []uint64 {
@@ -1808,7 +1991,7 @@ type CancelReply struct {
 
 func (x *CancelReply) Reset() {
 	*x = CancelReply{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1820,7 +2003,7 @@ func (x *CancelReply) String() string {
 func (*CancelReply) ProtoMessage() {}
 
 func (x *CancelReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1833,7 +2016,7 @@ func (x *CancelReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelReply.ProtoReflect.Descriptor instead.
 func (*CancelReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CancelReply) GetSlv() uint64 {
@@ -1867,7 +2050,7 @@ type ProlongRequest struct {
 
 func (x *ProlongRequest) Reset() {
 	*x = ProlongRequest{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1879,7 +2062,7 @@ func (x *ProlongRequest) String() string {
 func (*ProlongRequest) ProtoMessage() {}
 
 func (x *ProlongRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1892,7 +2075,7 @@ func (x *ProlongRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProlongRequest.ProtoReflect.Descriptor instead.
 func (*ProlongRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ProlongRequest) GetLocks() []uint64 {
@@ -1914,7 +2097,7 @@ type ProlongReply struct {
 
 func (x *ProlongReply) Reset() {
 	*x = ProlongReply{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1926,7 +2109,7 @@ func (x *ProlongReply) String() string {
 func (*ProlongReply) ProtoMessage() {}
 
 func (x *ProlongReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1939,7 +2122,7 @@ func (x *ProlongReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProlongReply.ProtoReflect.Descriptor instead.
 func (*ProlongReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ProlongReply) GetUnknown() []uint64 {
@@ -1982,7 +2165,7 @@ type FlockRequest struct {
 
 func (x *FlockRequest) Reset() {
 	*x = FlockRequest{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2177,7 @@ func (x *FlockRequest) String() string {
 func (*FlockRequest) ProtoMessage() {}
 
 func (x *FlockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2190,7 @@ func (x *FlockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlockRequest.ProtoReflect.Descriptor instead.
 func (*FlockRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FlockRequest) GetResSeq() uint64 {
@@ -2089,7 +2272,7 @@ type FlockReply struct {
 
 func (x *FlockReply) Reset() {
 	*x = FlockReply{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2101,7 +2284,7 @@ func (x *FlockReply) String() string {
 func (*FlockReply) ProtoMessage() {}
 
 func (x *FlockReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2114,7 +2297,7 @@ func (x *FlockReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlockReply.ProtoReflect.Descriptor instead.
 func (*FlockReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *FlockReply) GetHeld() bool {
@@ -2184,7 +2367,7 @@ type BlockingAST struct {
 
 func (x *BlockingAST) Reset() {
 	*x = BlockingAST{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2196,7 +2379,7 @@ func (x *BlockingAST) String() string {
 func (*BlockingAST) ProtoMessage() {}
 
 func (x *BlockingAST) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2209,7 +2392,7 @@ func (x *BlockingAST) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockingAST.ProtoReflect.Descriptor instead.
 func (*BlockingAST) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *BlockingAST) GetOwn() uint64 {
@@ -2330,7 +2513,7 @@ type CompletionAST struct {
 
 func (x *CompletionAST) Reset() {
 	*x = CompletionAST{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2342,7 +2525,7 @@ func (x *CompletionAST) String() string {
 func (*CompletionAST) ProtoMessage() {}
 
 func (x *CompletionAST) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2355,7 +2538,7 @@ func (x *CompletionAST) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompletionAST.ProtoReflect.Descriptor instead.
 func (*CompletionAST) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CompletionAST) GetOwn() uint64 {
@@ -2490,7 +2673,7 @@ type GlimpseAST struct {
 
 func (x *GlimpseAST) Reset() {
 	*x = GlimpseAST{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2685,7 @@ func (x *GlimpseAST) String() string {
 func (*GlimpseAST) ProtoMessage() {}
 
 func (x *GlimpseAST) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2698,7 @@ func (x *GlimpseAST) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GlimpseAST.ProtoReflect.Descriptor instead.
 func (*GlimpseAST) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GlimpseAST) GetOwn() uint64 {
@@ -2556,7 +2739,7 @@ type GlimpseReply struct {
 
 func (x *GlimpseReply) Reset() {
 	*x = GlimpseReply{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2568,7 +2751,7 @@ func (x *GlimpseReply) String() string {
 func (*GlimpseReply) ProtoMessage() {}
 
 func (x *GlimpseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2581,7 +2764,7 @@ func (x *GlimpseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GlimpseReply.ProtoReflect.Descriptor instead.
 func (*GlimpseReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GlimpseReply) GetLvb() *LVB {
@@ -2614,7 +2797,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2626,7 +2809,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2639,7 +2822,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Target) GetName() []byte {
@@ -2736,7 +2919,7 @@ type RegisterRequest struct {
 
 func (x *RegisterRequest) Reset() {
 	*x = RegisterRequest{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2748,7 +2931,7 @@ func (x *RegisterRequest) String() string {
 func (*RegisterRequest) ProtoMessage() {}
 
 func (x *RegisterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2761,7 +2944,7 @@ func (x *RegisterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterRequest.ProtoReflect.Descriptor instead.
 func (*RegisterRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RegisterRequest) GetFsname() []byte {
@@ -2826,7 +3009,7 @@ type RegisterReply struct {
 
 func (x *RegisterReply) Reset() {
 	*x = RegisterReply{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2838,7 +3021,7 @@ func (x *RegisterReply) String() string {
 func (*RegisterReply) ProtoMessage() {}
 
 func (x *RegisterReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2851,7 +3034,7 @@ func (x *RegisterReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterReply.ProtoReflect.Descriptor instead.
 func (*RegisterReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RegisterReply) GetIndex() uint32 {
@@ -2894,7 +3077,7 @@ type ConfigRequest struct {
 
 func (x *ConfigRequest) Reset() {
 	*x = ConfigRequest{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2906,7 +3089,7 @@ func (x *ConfigRequest) String() string {
 func (*ConfigRequest) ProtoMessage() {}
 
 func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2919,7 +3102,7 @@ func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfigRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ConfigRequest) GetFsname() []byte {
@@ -2953,7 +3136,7 @@ type Param struct {
 
 func (x *Param) Reset() {
 	*x = Param{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2965,7 +3148,7 @@ func (x *Param) String() string {
 func (*Param) ProtoMessage() {}
 
 func (x *Param) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2978,7 +3161,7 @@ func (x *Param) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Param.ProtoReflect.Descriptor instead.
 func (*Param) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Param) GetName() []byte {
@@ -3008,7 +3191,7 @@ type Config struct {
 
 func (x *Config) Reset() {
 	*x = Config{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3020,7 +3203,7 @@ func (x *Config) String() string {
 func (*Config) ProtoMessage() {}
 
 func (x *Config) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3033,7 +3216,7 @@ func (x *Config) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Config.ProtoReflect.Descriptor instead.
 func (*Config) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Config) GetFsname() []byte {
@@ -3082,7 +3265,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3094,7 +3277,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3107,7 +3290,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReportRequest) GetFsname() []byte {
@@ -3138,7 +3321,7 @@ type LookupRequest struct {
 
 func (x *LookupRequest) Reset() {
 	*x = LookupRequest{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3150,7 +3333,7 @@ func (x *LookupRequest) String() string {
 func (*LookupRequest) ProtoMessage() {}
 
 func (x *LookupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3163,7 +3346,7 @@ func (x *LookupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupRequest.ProtoReflect.Descriptor instead.
 func (*LookupRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *LookupRequest) GetCaller() *Caller {
@@ -3225,7 +3408,7 @@ type EntryReply struct {
 
 func (x *EntryReply) Reset() {
 	*x = EntryReply{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3237,7 +3420,7 @@ func (x *EntryReply) String() string {
 func (*EntryReply) ProtoMessage() {}
 
 func (x *EntryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3250,7 +3433,7 @@ func (x *EntryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EntryReply.ProtoReflect.Descriptor instead.
 func (*EntryReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *EntryReply) GetAttr() *Attr {
@@ -3322,7 +3505,7 @@ type GetattrRequest struct {
 
 func (x *GetattrRequest) Reset() {
 	*x = GetattrRequest{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3334,7 +3517,7 @@ func (x *GetattrRequest) String() string {
 func (*GetattrRequest) ProtoMessage() {}
 
 func (x *GetattrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3347,7 +3530,7 @@ func (x *GetattrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetattrRequest.ProtoReflect.Descriptor instead.
 func (*GetattrRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetattrRequest) GetCaller() *Caller {
@@ -3395,7 +3578,7 @@ type OpenRequest struct {
 
 func (x *OpenRequest) Reset() {
 	*x = OpenRequest{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3407,7 +3590,7 @@ func (x *OpenRequest) String() string {
 func (*OpenRequest) ProtoMessage() {}
 
 func (x *OpenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3420,7 +3603,7 @@ func (x *OpenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRequest.ProtoReflect.Descriptor instead.
 func (*OpenRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *OpenRequest) GetCaller() *Caller {
@@ -3495,7 +3678,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3507,7 +3690,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3520,7 +3703,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CreateRequest) GetCaller() *Caller {
@@ -3651,7 +3834,7 @@ type LinkRequest struct {
 
 func (x *LinkRequest) Reset() {
 	*x = LinkRequest{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3663,7 +3846,7 @@ func (x *LinkRequest) String() string {
 func (*LinkRequest) ProtoMessage() {}
 
 func (x *LinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3676,7 +3859,7 @@ func (x *LinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkRequest.ProtoReflect.Descriptor instead.
 func (*LinkRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *LinkRequest) GetCaller() *Caller {
@@ -3743,7 +3926,7 @@ type UnlinkRequest struct {
 
 func (x *UnlinkRequest) Reset() {
 	*x = UnlinkRequest{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3755,7 +3938,7 @@ func (x *UnlinkRequest) String() string {
 func (*UnlinkRequest) ProtoMessage() {}
 
 func (x *UnlinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3768,7 +3951,7 @@ func (x *UnlinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnlinkRequest.ProtoReflect.Descriptor instead.
 func (*UnlinkRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *UnlinkRequest) GetCaller() *Caller {
@@ -3826,7 +4009,7 @@ type UnlinkReply struct {
 
 func (x *UnlinkReply) Reset() {
 	*x = UnlinkReply{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3838,7 +4021,7 @@ func (x *UnlinkReply) String() string {
 func (*UnlinkReply) ProtoMessage() {}
 
 func (x *UnlinkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3851,7 +4034,7 @@ func (x *UnlinkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnlinkReply.ProtoReflect.Descriptor instead.
 func (*UnlinkReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *UnlinkReply) GetAttr() *Attr {
@@ -3897,7 +4080,7 @@ type RenameRequest struct {
 
 func (x *RenameRequest) Reset() {
 	*x = RenameRequest{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3909,7 +4092,7 @@ func (x *RenameRequest) String() string {
 func (*RenameRequest) ProtoMessage() {}
 
 func (x *RenameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3922,7 +4105,7 @@ func (x *RenameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
 func (*RenameRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RenameRequest) GetCaller() *Caller {
@@ -4017,7 +4200,7 @@ type RenameReply struct {
 
 func (x *RenameReply) Reset() {
 	*x = RenameReply{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4029,7 +4212,7 @@ func (x *RenameReply) String() string {
 func (*RenameReply) ProtoMessage() {}
 
 func (x *RenameReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4042,7 +4225,7 @@ func (x *RenameReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameReply.ProtoReflect.Descriptor instead.
 func (*RenameReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RenameReply) GetMoved() *Attr {
@@ -4098,7 +4281,7 @@ type SetattrRequest struct {
 
 func (x *SetattrRequest) Reset() {
 	*x = SetattrRequest{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4110,7 +4293,7 @@ func (x *SetattrRequest) String() string {
 func (*SetattrRequest) ProtoMessage() {}
 
 func (x *SetattrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4123,7 +4306,7 @@ func (x *SetattrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetattrRequest.ProtoReflect.Descriptor instead.
 func (*SetattrRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SetattrRequest) GetCaller() *Caller {
@@ -4203,7 +4386,7 @@ type ReaddirRequest struct {
 
 func (x *ReaddirRequest) Reset() {
 	*x = ReaddirRequest{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4215,7 +4398,7 @@ func (x *ReaddirRequest) String() string {
 func (*ReaddirRequest) ProtoMessage() {}
 
 func (x *ReaddirRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4228,7 +4411,7 @@ func (x *ReaddirRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReaddirRequest.ProtoReflect.Descriptor instead.
 func (*ReaddirRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ReaddirRequest) GetCaller() *Caller {
@@ -4300,7 +4483,7 @@ type ReaddirReply struct {
 
 func (x *ReaddirReply) Reset() {
 	*x = ReaddirReply{}
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4312,7 +4495,7 @@ func (x *ReaddirReply) String() string {
 func (*ReaddirReply) ProtoMessage() {}
 
 func (x *ReaddirReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[45]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4325,7 +4508,7 @@ func (x *ReaddirReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReaddirReply.ProtoReflect.Descriptor instead.
 func (*ReaddirReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{45}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ReaddirReply) GetCount() uint32 {
@@ -4367,7 +4550,7 @@ type Dirent struct {
 
 func (x *Dirent) Reset() {
 	*x = Dirent{}
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4379,7 +4562,7 @@ func (x *Dirent) String() string {
 func (*Dirent) ProtoMessage() {}
 
 func (x *Dirent) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[46]
+	mi := &file_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4392,7 +4575,7 @@ func (x *Dirent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dirent.ProtoReflect.Descriptor instead.
 func (*Dirent) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{46}
+	return file_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Dirent) GetCookie() uint64 {
@@ -4470,7 +4653,7 @@ type XattrRequest struct {
 
 func (x *XattrRequest) Reset() {
 	*x = XattrRequest{}
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4482,7 +4665,7 @@ func (x *XattrRequest) String() string {
 func (*XattrRequest) ProtoMessage() {}
 
 func (x *XattrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[47]
+	mi := &file_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4495,7 +4678,7 @@ func (x *XattrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrRequest.ProtoReflect.Descriptor instead.
 func (*XattrRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{47}
+	return file_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *XattrRequest) GetCaller() *Caller {
@@ -4569,7 +4752,7 @@ type XattrReply struct {
 
 func (x *XattrReply) Reset() {
 	*x = XattrReply{}
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4581,7 +4764,7 @@ func (x *XattrReply) String() string {
 func (*XattrReply) ProtoMessage() {}
 
 func (x *XattrReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[48]
+	mi := &file_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4594,7 +4777,7 @@ func (x *XattrReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
 func (*XattrReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{48}
+	return file_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *XattrReply) GetValue() []byte {
@@ -4649,7 +4832,7 @@ type SizeReport struct {
 
 func (x *SizeReport) Reset() {
 	*x = SizeReport{}
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4661,7 +4844,7 @@ func (x *SizeReport) String() string {
 func (*SizeReport) ProtoMessage() {}
 
 func (x *SizeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[49]
+	mi := &file_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4674,7 +4857,7 @@ func (x *SizeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SizeReport.ProtoReflect.Descriptor instead.
 func (*SizeReport) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{49}
+	return file_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SizeReport) GetSeq() uint64 {
@@ -4775,7 +4958,7 @@ type CloseRequest struct {
 
 func (x *CloseRequest) Reset() {
 	*x = CloseRequest{}
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4787,7 +4970,7 @@ func (x *CloseRequest) String() string {
 func (*CloseRequest) ProtoMessage() {}
 
 func (x *CloseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[50]
+	mi := &file_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4800,7 +4983,7 @@ func (x *CloseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRequest.ProtoReflect.Descriptor instead.
 func (*CloseRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{50}
+	return file_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *CloseRequest) GetSeq() uint64 {
@@ -4848,7 +5031,7 @@ type ReportSizesRequest struct {
 
 func (x *ReportSizesRequest) Reset() {
 	*x = ReportSizesRequest{}
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4860,7 +5043,7 @@ func (x *ReportSizesRequest) String() string {
 func (*ReportSizesRequest) ProtoMessage() {}
 
 func (x *ReportSizesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[51]
+	mi := &file_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4873,7 +5056,7 @@ func (x *ReportSizesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportSizesRequest.ProtoReflect.Descriptor instead.
 func (*ReportSizesRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{51}
+	return file_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ReportSizesRequest) GetReports() []*SizeReport {
@@ -4894,7 +5077,7 @@ type ReportReply struct {
 
 func (x *ReportReply) Reset() {
 	*x = ReportReply{}
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4906,7 +5089,7 @@ func (x *ReportReply) String() string {
 func (*ReportReply) ProtoMessage() {}
 
 func (x *ReportReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[52]
+	mi := &file_wire_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4919,7 +5102,7 @@ func (x *ReportReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportReply.ProtoReflect.Descriptor instead.
 func (*ReportReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{52}
+	return file_wire_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ReportReply) GetRecovery() []byte {
@@ -4939,7 +5122,7 @@ type ReopenRequest struct {
 
 func (x *ReopenRequest) Reset() {
 	*x = ReopenRequest{}
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4951,7 +5134,7 @@ func (x *ReopenRequest) String() string {
 func (*ReopenRequest) ProtoMessage() {}
 
 func (x *ReopenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[53]
+	mi := &file_wire_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4964,7 +5147,7 @@ func (x *ReopenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReopenRequest.ProtoReflect.Descriptor instead.
 func (*ReopenRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{53}
+	return file_wire_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ReopenRequest) GetOpens() []*Reopen {
@@ -4991,7 +5174,7 @@ type Reopen struct {
 
 func (x *Reopen) Reset() {
 	*x = Reopen{}
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5003,7 +5186,7 @@ func (x *Reopen) String() string {
 func (*Reopen) ProtoMessage() {}
 
 func (x *Reopen) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[54]
+	mi := &file_wire_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5016,7 +5199,7 @@ func (x *Reopen) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reopen.ProtoReflect.Descriptor instead.
 func (*Reopen) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{54}
+	return file_wire_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Reopen) GetSeq() uint64 {
@@ -5071,7 +5254,7 @@ type ReopenReply struct {
 
 func (x *ReopenReply) Reset() {
 	*x = ReopenReply{}
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5083,7 +5266,7 @@ func (x *ReopenReply) String() string {
 func (*ReopenReply) ProtoMessage() {}
 
 func (x *ReopenReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[55]
+	mi := &file_wire_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5096,7 +5279,7 @@ func (x *ReopenReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReopenReply.ProtoReflect.Descriptor instead.
 func (*ReopenReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{55}
+	return file_wire_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ReopenReply) GetStatus() []uint32 {
@@ -5118,7 +5301,7 @@ type SyncRequest struct {
 
 func (x *SyncRequest) Reset() {
 	*x = SyncRequest{}
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5130,7 +5313,7 @@ func (x *SyncRequest) String() string {
 func (*SyncRequest) ProtoMessage() {}
 
 func (x *SyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[56]
+	mi := &file_wire_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5143,7 +5326,7 @@ func (x *SyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest.ProtoReflect.Descriptor instead.
 func (*SyncRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{56}
+	return file_wire_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SyncRequest) GetSeq() uint64 {
@@ -5177,7 +5360,7 @@ type SeqReply struct {
 
 func (x *SeqReply) Reset() {
 	*x = SeqReply{}
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5189,7 +5372,7 @@ func (x *SeqReply) String() string {
 func (*SeqReply) ProtoMessage() {}
 
 func (x *SeqReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[57]
+	mi := &file_wire_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5202,7 +5385,7 @@ func (x *SeqReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeqReply.ProtoReflect.Descriptor instead.
 func (*SeqReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{57}
+	return file_wire_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SeqReply) GetFirst() uint64 {
@@ -5232,7 +5415,7 @@ type PathRequest struct {
 
 func (x *PathRequest) Reset() {
 	*x = PathRequest{}
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5244,7 +5427,7 @@ func (x *PathRequest) String() string {
 func (*PathRequest) ProtoMessage() {}
 
 func (x *PathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[58]
+	mi := &file_wire_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5257,7 +5440,7 @@ func (x *PathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathRequest.ProtoReflect.Descriptor instead.
 func (*PathRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{58}
+	return file_wire_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PathRequest) GetCaller() *Caller {
@@ -5297,7 +5480,7 @@ type PathReply struct {
 
 func (x *PathReply) Reset() {
 	*x = PathReply{}
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5309,7 +5492,7 @@ func (x *PathReply) String() string {
 func (*PathReply) ProtoMessage() {}
 
 func (x *PathReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[59]
+	mi := &file_wire_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5322,7 +5505,7 @@ func (x *PathReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathReply.ProtoReflect.Descriptor instead.
 func (*PathReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{59}
+	return file_wire_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *PathReply) GetPaths() [][]byte {
@@ -5349,7 +5532,7 @@ type LayoutRequest struct {
 
 func (x *LayoutRequest) Reset() {
 	*x = LayoutRequest{}
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5361,7 +5544,7 @@ func (x *LayoutRequest) String() string {
 func (*LayoutRequest) ProtoMessage() {}
 
 func (x *LayoutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[60]
+	mi := &file_wire_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5374,7 +5557,7 @@ func (x *LayoutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayoutRequest.ProtoReflect.Descriptor instead.
 func (*LayoutRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{60}
+	return file_wire_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *LayoutRequest) GetCaller() *Caller {
@@ -5428,7 +5611,7 @@ type ParentsReply struct {
 
 func (x *ParentsReply) Reset() {
 	*x = ParentsReply{}
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5440,7 +5623,7 @@ func (x *ParentsReply) String() string {
 func (*ParentsReply) ProtoMessage() {}
 
 func (x *ParentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[61]
+	mi := &file_wire_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5453,7 +5636,7 @@ func (x *ParentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParentsReply.ProtoReflect.Descriptor instead.
 func (*ParentsReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61}
+	return file_wire_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ParentsReply) GetLinks() []*ParentsReply_Link {
@@ -5477,7 +5660,7 @@ type Object struct {
 
 func (x *Object) Reset() {
 	*x = Object{}
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5489,7 +5672,7 @@ func (x *Object) String() string {
 func (*Object) ProtoMessage() {}
 
 func (x *Object) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[62]
+	mi := &file_wire_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5502,7 +5685,7 @@ func (x *Object) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Object.ProtoReflect.Descriptor instead.
 func (*Object) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{62}
+	return file_wire_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Object) GetGroup() uint32 {
@@ -5554,7 +5737,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5566,7 +5749,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[63]
+	mi := &file_wire_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5579,7 +5762,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{63}
+	return file_wire_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ReadRequest) GetObject() *Object {
@@ -5621,7 +5804,7 @@ type ReadReply struct {
 
 func (x *ReadReply) Reset() {
 	*x = ReadReply{}
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5633,7 +5816,7 @@ func (x *ReadReply) String() string {
 func (*ReadReply) ProtoMessage() {}
 
 func (x *ReadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[64]
+	mi := &file_wire_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5646,7 +5829,7 @@ func (x *ReadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadReply.ProtoReflect.Descriptor instead.
 func (*ReadReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{64}
+	return file_wire_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ReadReply) GetSize() uint64 {
@@ -5680,7 +5863,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5692,7 +5875,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[65]
+	mi := &file_wire_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5705,7 +5888,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{65}
+	return file_wire_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *WriteRequest) GetObject() *Object {
@@ -5803,7 +5986,7 @@ type ObjectReply struct {
 
 func (x *ObjectReply) Reset() {
 	*x = ObjectReply{}
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5815,7 +5998,7 @@ func (x *ObjectReply) String() string {
 func (*ObjectReply) ProtoMessage() {}
 
 func (x *ObjectReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[66]
+	mi := &file_wire_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5828,7 +6011,7 @@ func (x *ObjectReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectReply.ProtoReflect.Descriptor instead.
 func (*ObjectReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{66}
+	return file_wire_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ObjectReply) GetSize() uint64 {
@@ -5899,7 +6082,7 @@ type PunchRequest struct {
 
 func (x *PunchRequest) Reset() {
 	*x = PunchRequest{}
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5911,7 +6094,7 @@ func (x *PunchRequest) String() string {
 func (*PunchRequest) ProtoMessage() {}
 
 func (x *PunchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[67]
+	mi := &file_wire_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5924,7 +6107,7 @@ func (x *PunchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PunchRequest.ProtoReflect.Descriptor instead.
 func (*PunchRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{67}
+	return file_wire_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *PunchRequest) GetObject() *Object {
@@ -5996,7 +6179,7 @@ type FallocateRequest struct {
 
 func (x *FallocateRequest) Reset() {
 	*x = FallocateRequest{}
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6008,7 +6191,7 @@ func (x *FallocateRequest) String() string {
 func (*FallocateRequest) ProtoMessage() {}
 
 func (x *FallocateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[68]
+	mi := &file_wire_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6021,7 +6204,7 @@ func (x *FallocateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FallocateRequest.ProtoReflect.Descriptor instead.
 func (*FallocateRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{68}
+	return file_wire_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *FallocateRequest) GetObject() *Object {
@@ -6095,7 +6278,7 @@ type SeekRequest struct {
 
 func (x *SeekRequest) Reset() {
 	*x = SeekRequest{}
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6107,7 +6290,7 @@ func (x *SeekRequest) String() string {
 func (*SeekRequest) ProtoMessage() {}
 
 func (x *SeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[69]
+	mi := &file_wire_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6120,7 +6303,7 @@ func (x *SeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekRequest.ProtoReflect.Descriptor instead.
 func (*SeekRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{69}
+	return file_wire_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *SeekRequest) GetObject() *Object {
@@ -6160,7 +6343,7 @@ type GlimpseRequest struct {
 
 func (x *GlimpseRequest) Reset() {
 	*x = GlimpseRequest{}
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6172,7 +6355,7 @@ func (x *GlimpseRequest) String() string {
 func (*GlimpseRequest) ProtoMessage() {}
 
 func (x *GlimpseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[70]
+	mi := &file_wire_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6185,7 +6368,7 @@ func (x *GlimpseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GlimpseRequest.ProtoReflect.Descriptor instead.
 func (*GlimpseRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{70}
+	return file_wire_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *GlimpseRequest) GetObject() *Object {
@@ -6205,7 +6388,7 @@ type ObjectSyncRequest struct {
 
 func (x *ObjectSyncRequest) Reset() {
 	*x = ObjectSyncRequest{}
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6217,7 +6400,7 @@ func (x *ObjectSyncRequest) String() string {
 func (*ObjectSyncRequest) ProtoMessage() {}
 
 func (x *ObjectSyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[71]
+	mi := &file_wire_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6230,7 +6413,7 @@ func (x *ObjectSyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectSyncRequest.ProtoReflect.Descriptor instead.
 func (*ObjectSyncRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{71}
+	return file_wire_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ObjectSyncRequest) GetObject() *Object {
@@ -6264,7 +6447,7 @@ type ObjectSetattrRequest struct {
 
 func (x *ObjectSetattrRequest) Reset() {
 	*x = ObjectSetattrRequest{}
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6276,7 +6459,7 @@ func (x *ObjectSetattrRequest) String() string {
 func (*ObjectSetattrRequest) ProtoMessage() {}
 
 func (x *ObjectSetattrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[72]
+	mi := &file_wire_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6289,7 +6472,7 @@ func (x *ObjectSetattrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectSetattrRequest.ProtoReflect.Descriptor instead.
 func (*ObjectSetattrRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{72}
+	return file_wire_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ObjectSetattrRequest) GetObject() *Object {
@@ -6356,7 +6539,7 @@ type PrecreateRequest struct {
 
 func (x *PrecreateRequest) Reset() {
 	*x = PrecreateRequest{}
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6368,7 +6551,7 @@ func (x *PrecreateRequest) String() string {
 func (*PrecreateRequest) ProtoMessage() {}
 
 func (x *PrecreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[73]
+	mi := &file_wire_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6381,7 +6564,7 @@ func (x *PrecreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrecreateRequest.ProtoReflect.Descriptor instead.
 func (*PrecreateRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{73}
+	return file_wire_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *PrecreateRequest) GetGroup() uint32 {
@@ -6421,7 +6604,7 @@ type PrecreateReply struct {
 
 func (x *PrecreateReply) Reset() {
 	*x = PrecreateReply{}
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6433,7 +6616,7 @@ func (x *PrecreateReply) String() string {
 func (*PrecreateReply) ProtoMessage() {}
 
 func (x *PrecreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[74]
+	mi := &file_wire_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6446,7 +6629,7 @@ func (x *PrecreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrecreateReply.ProtoReflect.Descriptor instead.
 func (*PrecreateReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{74}
+	return file_wire_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *PrecreateReply) GetLast() uint64 {
@@ -6467,7 +6650,7 @@ type DestroyRequest struct {
 
 func (x *DestroyRequest) Reset() {
 	*x = DestroyRequest{}
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6479,7 +6662,7 @@ func (x *DestroyRequest) String() string {
 func (*DestroyRequest) ProtoMessage() {}
 
 func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[75]
+	mi := &file_wire_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6492,7 +6675,7 @@ func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyRequest.ProtoReflect.Descriptor instead.
 func (*DestroyRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{75}
+	return file_wire_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *DestroyRequest) GetGroup() uint32 {
@@ -6520,7 +6703,7 @@ type ParentsReply_Link struct {
 
 func (x *ParentsReply_Link) Reset() {
 	*x = ParentsReply_Link{}
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6532,7 +6715,7 @@ func (x *ParentsReply_Link) String() string {
 func (*ParentsReply_Link) ProtoMessage() {}
 
 func (x *ParentsReply_Link) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[76]
+	mi := &file_wire_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6545,7 +6728,7 @@ func (x *ParentsReply_Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParentsReply_Link.ProtoReflect.Descriptor instead.
 func (*ParentsReply_Link) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{61, 0}
+	return file_wire_proto_rawDescGZIP(), []int{63, 0}
 }
 
 func (x *ParentsReply_Link) GetSeq() uint64 {
@@ -6664,7 +6847,22 @@ const file_wire_proto_rawDesc = "" +
 	"\arequest\x18\x05 \x01(\fR\arequest\x12\x14\n" +
 	"\x05reply\x18\x06 \x01(\fR\x05reply\")\n" +
 	"\x11ReplayDoneRequest\x12\x14\n" +
-	"\x05stage\x18\x01 \x01(\rR\x05stage\"\xcc\x01\n" +
+	"\x05stage\x18\x01 \x01(\rR\x05stage\"\xab\x01\n" +
+	"\x0eInspectRequest\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\fR\x05table\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\fR\x04from\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\x12\x1b\n" +
+	"\tkeys_only\x18\x04 \x01(\bR\bkeysOnly\x12\x14\n" +
+	"\x05exact\x18\x05 \x01(\bR\x05exact\x12\x14\n" +
+	"\x05group\x18\x06 \x01(\rR\x05group\x12\x10\n" +
+	"\x03ids\x18\a \x03(\x04R\x03ids\"\x92\x01\n" +
+	"\fInspectReply\x12\x12\n" +
+	"\x04keys\x18\x01 \x03(\fR\x04keys\x12\x16\n" +
+	"\x06values\x18\x02 \x03(\fR\x06values\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\x12\x14\n" +
+	"\x05there\x18\x04 \x03(\bR\x05there\x12\x14\n" +
+	"\x05sizes\x18\x05 \x03(\x04R\x05sizes\x12\x16\n" +
+	"\x06blocks\x18\x06 \x03(\x04R\x06blocks\"\xcc\x01\n" +
 	"\vStatfsReply\x12\x1f\n" +
 	"\vtotal_bytes\x18\x01 \x01(\x04R\n" +
 	"totalBytes\x12\x1d\n" +
@@ -7185,7 +7383,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 79)
 var file_wire_proto_goTypes = []any{
 	(*Empty)(nil),                // 0: strake.wire.Empty
 	(*ErrorReply)(nil),           // 1: strake.wire.ErrorReply
@@ -7195,93 +7393,95 @@ var file_wire_proto_goTypes = []any{
 	(*ConnectReply)(nil),         // 5: strake.wire.ConnectReply
 	(*ReplayRequest)(nil),        // 6: strake.wire.ReplayRequest
 	(*ReplayDoneRequest)(nil),    // 7: strake.wire.ReplayDoneRequest
-	(*StatfsReply)(nil),          // 8: strake.wire.StatfsReply
-	(*LVB)(nil),                  // 9: strake.wire.LVB
-	(*EnqueueRequest)(nil),       // 10: strake.wire.EnqueueRequest
-	(*EnqueueReply)(nil),         // 11: strake.wire.EnqueueReply
-	(*LockWant)(nil),             // 12: strake.wire.LockWant
-	(*LockGrant)(nil),            // 13: strake.wire.LockGrant
-	(*ConvertRequest)(nil),       // 14: strake.wire.ConvertRequest
-	(*ConvertReply)(nil),         // 15: strake.wire.ConvertReply
-	(*CancelRequest)(nil),        // 16: strake.wire.CancelRequest
-	(*CancelReply)(nil),          // 17: strake.wire.CancelReply
-	(*ProlongRequest)(nil),       // 18: strake.wire.ProlongRequest
-	(*ProlongReply)(nil),         // 19: strake.wire.ProlongReply
-	(*FlockRequest)(nil),         // 20: strake.wire.FlockRequest
-	(*FlockReply)(nil),           // 21: strake.wire.FlockReply
-	(*BlockingAST)(nil),          // 22: strake.wire.BlockingAST
-	(*CompletionAST)(nil),        // 23: strake.wire.CompletionAST
-	(*GlimpseAST)(nil),           // 24: strake.wire.GlimpseAST
-	(*GlimpseReply)(nil),         // 25: strake.wire.GlimpseReply
-	(*Target)(nil),               // 26: strake.wire.Target
-	(*RegisterRequest)(nil),      // 27: strake.wire.RegisterRequest
-	(*RegisterReply)(nil),        // 28: strake.wire.RegisterReply
-	(*ConfigRequest)(nil),        // 29: strake.wire.ConfigRequest
-	(*Param)(nil),                // 30: strake.wire.Param
-	(*Config)(nil),               // 31: strake.wire.Config
-	(*ReportRequest)(nil),        // 32: strake.wire.ReportRequest
-	(*LookupRequest)(nil),        // 33: strake.wire.LookupRequest
-	(*EntryReply)(nil),           // 34: strake.wire.EntryReply
-	(*GetattrRequest)(nil),       // 35: strake.wire.GetattrRequest
-	(*OpenRequest)(nil),          // 36: strake.wire.OpenRequest
-	(*CreateRequest)(nil),        // 37: strake.wire.CreateRequest
-	(*LinkRequest)(nil),          // 38: strake.wire.LinkRequest
-	(*UnlinkRequest)(nil),        // 39: strake.wire.UnlinkRequest
-	(*UnlinkReply)(nil),          // 40: strake.wire.UnlinkReply
-	(*RenameRequest)(nil),        // 41: strake.wire.RenameRequest
-	(*RenameReply)(nil),          // 42: strake.wire.RenameReply
-	(*SetattrRequest)(nil),       // 43: strake.wire.SetattrRequest
-	(*ReaddirRequest)(nil),       // 44: strake.wire.ReaddirRequest
-	(*ReaddirReply)(nil),         // 45: strake.wire.ReaddirReply
-	(*Dirent)(nil),               // 46: strake.wire.Dirent
-	(*XattrRequest)(nil),         // 47: strake.wire.XattrRequest
-	(*XattrReply)(nil),           // 48: strake.wire.XattrReply
-	(*SizeReport)(nil),           // 49: strake.wire.SizeReport
-	(*CloseRequest)(nil),         // 50: strake.wire.CloseRequest
-	(*ReportSizesRequest)(nil),   // 51: strake.wire.ReportSizesRequest
-	(*ReportReply)(nil),          // 52: strake.wire.ReportReply
-	(*ReopenRequest)(nil),        // 53: strake.wire.ReopenRequest
-	(*Reopen)(nil),               // 54: strake.wire.Reopen
-	(*ReopenReply)(nil),          // 55: strake.wire.ReopenReply
-	(*SyncRequest)(nil),          // 56: strake.wire.SyncRequest
-	(*SeqReply)(nil),             // 57: strake.wire.SeqReply
-	(*PathRequest)(nil),          // 58: strake.wire.PathRequest
-	(*PathReply)(nil),            // 59: strake.wire.PathReply
-	(*LayoutRequest)(nil),        // 60: strake.wire.LayoutRequest
-	(*ParentsReply)(nil),         // 61: strake.wire.ParentsReply
-	(*Object)(nil),               // 62: strake.wire.Object
-	(*ReadRequest)(nil),          // 63: strake.wire.ReadRequest
-	(*ReadReply)(nil),            // 64: strake.wire.ReadReply
-	(*WriteRequest)(nil),         // 65: strake.wire.WriteRequest
-	(*ObjectReply)(nil),          // 66: strake.wire.ObjectReply
-	(*PunchRequest)(nil),         // 67: strake.wire.PunchRequest
-	(*FallocateRequest)(nil),     // 68: strake.wire.FallocateRequest
-	(*SeekRequest)(nil),          // 69: strake.wire.SeekRequest
-	(*GlimpseRequest)(nil),       // 70: strake.wire.GlimpseRequest
-	(*ObjectSyncRequest)(nil),    // 71: strake.wire.ObjectSyncRequest
-	(*ObjectSetattrRequest)(nil), // 72: strake.wire.ObjectSetattrRequest
-	(*PrecreateRequest)(nil),     // 73: strake.wire.PrecreateRequest
-	(*PrecreateReply)(nil),       // 74: strake.wire.PrecreateReply
-	(*DestroyRequest)(nil),       // 75: strake.wire.DestroyRequest
-	(*ParentsReply_Link)(nil),    // 76: strake.wire.ParentsReply.Link
+	(*InspectRequest)(nil),       // 8: strake.wire.InspectRequest
+	(*InspectReply)(nil),         // 9: strake.wire.InspectReply
+	(*StatfsReply)(nil),          // 10: strake.wire.StatfsReply
+	(*LVB)(nil),                  // 11: strake.wire.LVB
+	(*EnqueueRequest)(nil),       // 12: strake.wire.EnqueueRequest
+	(*EnqueueReply)(nil),         // 13: strake.wire.EnqueueReply
+	(*LockWant)(nil),             // 14: strake.wire.LockWant
+	(*LockGrant)(nil),            // 15: strake.wire.LockGrant
+	(*ConvertRequest)(nil),       // 16: strake.wire.ConvertRequest
+	(*ConvertReply)(nil),         // 17: strake.wire.ConvertReply
+	(*CancelRequest)(nil),        // 18: strake.wire.CancelRequest
+	(*CancelReply)(nil),          // 19: strake.wire.CancelReply
+	(*ProlongRequest)(nil),       // 20: strake.wire.ProlongRequest
+	(*ProlongReply)(nil),         // 21: strake.wire.ProlongReply
+	(*FlockRequest)(nil),         // 22: strake.wire.FlockRequest
+	(*FlockReply)(nil),           // 23: strake.wire.FlockReply
+	(*BlockingAST)(nil),          // 24: strake.wire.BlockingAST
+	(*CompletionAST)(nil),        // 25: strake.wire.CompletionAST
+	(*GlimpseAST)(nil),           // 26: strake.wire.GlimpseAST
+	(*GlimpseReply)(nil),         // 27: strake.wire.GlimpseReply
+	(*Target)(nil),               // 28: strake.wire.Target
+	(*RegisterRequest)(nil),      // 29: strake.wire.RegisterRequest
+	(*RegisterReply)(nil),        // 30: strake.wire.RegisterReply
+	(*ConfigRequest)(nil),        // 31: strake.wire.ConfigRequest
+	(*Param)(nil),                // 32: strake.wire.Param
+	(*Config)(nil),               // 33: strake.wire.Config
+	(*ReportRequest)(nil),        // 34: strake.wire.ReportRequest
+	(*LookupRequest)(nil),        // 35: strake.wire.LookupRequest
+	(*EntryReply)(nil),           // 36: strake.wire.EntryReply
+	(*GetattrRequest)(nil),       // 37: strake.wire.GetattrRequest
+	(*OpenRequest)(nil),          // 38: strake.wire.OpenRequest
+	(*CreateRequest)(nil),        // 39: strake.wire.CreateRequest
+	(*LinkRequest)(nil),          // 40: strake.wire.LinkRequest
+	(*UnlinkRequest)(nil),        // 41: strake.wire.UnlinkRequest
+	(*UnlinkReply)(nil),          // 42: strake.wire.UnlinkReply
+	(*RenameRequest)(nil),        // 43: strake.wire.RenameRequest
+	(*RenameReply)(nil),          // 44: strake.wire.RenameReply
+	(*SetattrRequest)(nil),       // 45: strake.wire.SetattrRequest
+	(*ReaddirRequest)(nil),       // 46: strake.wire.ReaddirRequest
+	(*ReaddirReply)(nil),         // 47: strake.wire.ReaddirReply
+	(*Dirent)(nil),               // 48: strake.wire.Dirent
+	(*XattrRequest)(nil),         // 49: strake.wire.XattrRequest
+	(*XattrReply)(nil),           // 50: strake.wire.XattrReply
+	(*SizeReport)(nil),           // 51: strake.wire.SizeReport
+	(*CloseRequest)(nil),         // 52: strake.wire.CloseRequest
+	(*ReportSizesRequest)(nil),   // 53: strake.wire.ReportSizesRequest
+	(*ReportReply)(nil),          // 54: strake.wire.ReportReply
+	(*ReopenRequest)(nil),        // 55: strake.wire.ReopenRequest
+	(*Reopen)(nil),               // 56: strake.wire.Reopen
+	(*ReopenReply)(nil),          // 57: strake.wire.ReopenReply
+	(*SyncRequest)(nil),          // 58: strake.wire.SyncRequest
+	(*SeqReply)(nil),             // 59: strake.wire.SeqReply
+	(*PathRequest)(nil),          // 60: strake.wire.PathRequest
+	(*PathReply)(nil),            // 61: strake.wire.PathReply
+	(*LayoutRequest)(nil),        // 62: strake.wire.LayoutRequest
+	(*ParentsReply)(nil),         // 63: strake.wire.ParentsReply
+	(*Object)(nil),               // 64: strake.wire.Object
+	(*ReadRequest)(nil),          // 65: strake.wire.ReadRequest
+	(*ReadReply)(nil),            // 66: strake.wire.ReadReply
+	(*WriteRequest)(nil),         // 67: strake.wire.WriteRequest
+	(*ObjectReply)(nil),          // 68: strake.wire.ObjectReply
+	(*PunchRequest)(nil),         // 69: strake.wire.PunchRequest
+	(*FallocateRequest)(nil),     // 70: strake.wire.FallocateRequest
+	(*SeekRequest)(nil),          // 71: strake.wire.SeekRequest
+	(*GlimpseRequest)(nil),       // 72: strake.wire.GlimpseRequest
+	(*ObjectSyncRequest)(nil),    // 73: strake.wire.ObjectSyncRequest
+	(*ObjectSetattrRequest)(nil), // 74: strake.wire.ObjectSetattrRequest
+	(*PrecreateRequest)(nil),     // 75: strake.wire.PrecreateRequest
+	(*PrecreateReply)(nil),       // 76: strake.wire.PrecreateReply
+	(*DestroyRequest)(nil),       // 77: strake.wire.DestroyRequest
+	(*ParentsReply_Link)(nil),    // 78: strake.wire.ParentsReply.Link
 }
 var file_wire_proto_depIdxs = []int32{
-	9,  // 0: strake.wire.GlimpseReply.lvb:type_name -> strake.wire.LVB
-	8,  // 1: strake.wire.Target.statfs:type_name -> strake.wire.StatfsReply
-	26, // 2: strake.wire.Config.targets:type_name -> strake.wire.Target
-	30, // 3: strake.wire.Config.params:type_name -> strake.wire.Param
-	26, // 4: strake.wire.ReportRequest.targets:type_name -> strake.wire.Target
+	11, // 0: strake.wire.GlimpseReply.lvb:type_name -> strake.wire.LVB
+	10, // 1: strake.wire.Target.statfs:type_name -> strake.wire.StatfsReply
+	28, // 2: strake.wire.Config.targets:type_name -> strake.wire.Target
+	32, // 3: strake.wire.Config.params:type_name -> strake.wire.Param
+	28, // 4: strake.wire.ReportRequest.targets:type_name -> strake.wire.Target
 	2,  // 5: strake.wire.LookupRequest.caller:type_name -> strake.wire.Caller
-	12, // 6: strake.wire.LookupRequest.want:type_name -> strake.wire.LockWant
+	14, // 6: strake.wire.LookupRequest.want:type_name -> strake.wire.LockWant
 	3,  // 7: strake.wire.EntryReply.attr:type_name -> strake.wire.Attr
 	3,  // 8: strake.wire.EntryReply.parent:type_name -> strake.wire.Attr
-	13, // 9: strake.wire.EntryReply.locks:type_name -> strake.wire.LockGrant
+	15, // 9: strake.wire.EntryReply.locks:type_name -> strake.wire.LockGrant
 	2,  // 10: strake.wire.GetattrRequest.caller:type_name -> strake.wire.Caller
-	12, // 11: strake.wire.GetattrRequest.want:type_name -> strake.wire.LockWant
+	14, // 11: strake.wire.GetattrRequest.want:type_name -> strake.wire.LockWant
 	2,  // 12: strake.wire.OpenRequest.caller:type_name -> strake.wire.Caller
-	12, // 13: strake.wire.OpenRequest.want:type_name -> strake.wire.LockWant
+	14, // 13: strake.wire.OpenRequest.want:type_name -> strake.wire.LockWant
 	2,  // 14: strake.wire.CreateRequest.caller:type_name -> strake.wire.Caller
-	12, // 15: strake.wire.CreateRequest.want:type_name -> strake.wire.LockWant
+	14, // 15: strake.wire.CreateRequest.want:type_name -> strake.wire.LockWant
 	2,  // 16: strake.wire.LinkRequest.caller:type_name -> strake.wire.Caller
 	2,  // 17: strake.wire.UnlinkRequest.caller:type_name -> strake.wire.Caller
 	3,  // 18: strake.wire.UnlinkReply.attr:type_name -> strake.wire.Attr
@@ -7293,32 +7493,32 @@ var file_wire_proto_depIdxs = []int32{
 	3,  // 24: strake.wire.RenameReply.to_parent:type_name -> strake.wire.Attr
 	2,  // 25: strake.wire.SetattrRequest.caller:type_name -> strake.wire.Caller
 	3,  // 26: strake.wire.SetattrRequest.attr:type_name -> strake.wire.Attr
-	12, // 27: strake.wire.SetattrRequest.want:type_name -> strake.wire.LockWant
+	14, // 27: strake.wire.SetattrRequest.want:type_name -> strake.wire.LockWant
 	2,  // 28: strake.wire.ReaddirRequest.caller:type_name -> strake.wire.Caller
-	12, // 29: strake.wire.ReaddirRequest.want:type_name -> strake.wire.LockWant
-	12, // 30: strake.wire.ReaddirRequest.want_folder:type_name -> strake.wire.LockWant
-	13, // 31: strake.wire.ReaddirReply.locks:type_name -> strake.wire.LockGrant
+	14, // 29: strake.wire.ReaddirRequest.want:type_name -> strake.wire.LockWant
+	14, // 30: strake.wire.ReaddirRequest.want_folder:type_name -> strake.wire.LockWant
+	15, // 31: strake.wire.ReaddirReply.locks:type_name -> strake.wire.LockGrant
 	3,  // 32: strake.wire.Dirent.attr:type_name -> strake.wire.Attr
-	13, // 33: strake.wire.Dirent.lock:type_name -> strake.wire.LockGrant
+	15, // 33: strake.wire.Dirent.lock:type_name -> strake.wire.LockGrant
 	2,  // 34: strake.wire.XattrRequest.caller:type_name -> strake.wire.Caller
-	12, // 35: strake.wire.XattrRequest.want:type_name -> strake.wire.LockWant
+	14, // 35: strake.wire.XattrRequest.want:type_name -> strake.wire.LockWant
 	3,  // 36: strake.wire.XattrReply.attr:type_name -> strake.wire.Attr
-	13, // 37: strake.wire.XattrReply.locks:type_name -> strake.wire.LockGrant
-	49, // 38: strake.wire.CloseRequest.report:type_name -> strake.wire.SizeReport
-	49, // 39: strake.wire.ReportSizesRequest.reports:type_name -> strake.wire.SizeReport
-	54, // 40: strake.wire.ReopenRequest.opens:type_name -> strake.wire.Reopen
+	15, // 37: strake.wire.XattrReply.locks:type_name -> strake.wire.LockGrant
+	51, // 38: strake.wire.CloseRequest.report:type_name -> strake.wire.SizeReport
+	51, // 39: strake.wire.ReportSizesRequest.reports:type_name -> strake.wire.SizeReport
+	56, // 40: strake.wire.ReopenRequest.opens:type_name -> strake.wire.Reopen
 	2,  // 41: strake.wire.PathRequest.caller:type_name -> strake.wire.Caller
 	2,  // 42: strake.wire.LayoutRequest.caller:type_name -> strake.wire.Caller
-	12, // 43: strake.wire.LayoutRequest.want:type_name -> strake.wire.LockWant
-	76, // 44: strake.wire.ParentsReply.links:type_name -> strake.wire.ParentsReply.Link
-	62, // 45: strake.wire.ReadRequest.object:type_name -> strake.wire.Object
-	62, // 46: strake.wire.WriteRequest.object:type_name -> strake.wire.Object
-	62, // 47: strake.wire.PunchRequest.object:type_name -> strake.wire.Object
-	62, // 48: strake.wire.FallocateRequest.object:type_name -> strake.wire.Object
-	62, // 49: strake.wire.SeekRequest.object:type_name -> strake.wire.Object
-	62, // 50: strake.wire.GlimpseRequest.object:type_name -> strake.wire.Object
-	62, // 51: strake.wire.ObjectSyncRequest.object:type_name -> strake.wire.Object
-	62, // 52: strake.wire.ObjectSetattrRequest.object:type_name -> strake.wire.Object
+	14, // 43: strake.wire.LayoutRequest.want:type_name -> strake.wire.LockWant
+	78, // 44: strake.wire.ParentsReply.links:type_name -> strake.wire.ParentsReply.Link
+	64, // 45: strake.wire.ReadRequest.object:type_name -> strake.wire.Object
+	64, // 46: strake.wire.WriteRequest.object:type_name -> strake.wire.Object
+	64, // 47: strake.wire.PunchRequest.object:type_name -> strake.wire.Object
+	64, // 48: strake.wire.FallocateRequest.object:type_name -> strake.wire.Object
+	64, // 49: strake.wire.SeekRequest.object:type_name -> strake.wire.Object
+	64, // 50: strake.wire.GlimpseRequest.object:type_name -> strake.wire.Object
+	64, // 51: strake.wire.ObjectSyncRequest.object:type_name -> strake.wire.Object
+	64, // 52: strake.wire.ObjectSetattrRequest.object:type_name -> strake.wire.Object
 	53, // [53:53] is the sub-list for method output_type
 	53, // [53:53] is the sub-list for method input_type
 	53, // [53:53] is the sub-list for extension type_name
@@ -7337,7 +7537,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   77,
+			NumMessages:   79,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
