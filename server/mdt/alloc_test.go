@@ -64,3 +64,29 @@ func TestReadsDoNotAllocate(t *testing.T) {
 		t.Errorf("lookup of an absent name: %v allocations", n)
 	}
 }
+
+// TestSharingDoesNotAllocate: what commit on share adds to an operation whose dependencies are on disk, or its client's own.
+func TestSharingDoesNotAllocate(t *testing.T) {
+	c := newCluster(t, seldom)
+	cl := c.client()
+	p := cl.must(fid.Root, "p", dir|0o755)
+	d := newDirect(c, cl)
+	_ = d.do(wire.OpGetattr, &wirepb.GetattrRequest{Seq: uint64(p.Seq), Oid: p.OID})
+	o, s := opOf(d.e), slot{cookie: nameHash(7).cookie(0)}
+	last := c.kv.Last()
+	r := &c.h.sharing.removed
+	r.add(removalKey(p, s.cookie), stamp{last, o.client}, c.kv.Committed())
+	n := testing.AllocsPerRun(200, func() {
+		o.deps = o.deps[:0]
+		o.depends(stamp{last, o.client})
+		o.depends(stamp{c.kv.Committed(), o.client + 1})
+		o.absent(p, &s)
+		if err := o.agree(); err != nil {
+			t.Error(err)
+		}
+		r.add(removalKey(p, s.cookie), stamp{last, o.client}, c.kv.Committed())
+	})
+	if n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

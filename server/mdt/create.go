@@ -198,7 +198,7 @@ func (o *op) createLocked(m *wirepb.CreateRequest, parent, f fid.FID, objects *o
 	}
 	o.depends(o.folder.own)
 	if !m.Tmpfile {
-		o.absent()
+		o.absent(parent, &o.free)
 	}
 	if err := o.agree(); err != nil {
 		return fid.FID{}, err

@@ -228,6 +228,7 @@ func (o *op) putRaw(folder fid.FID, d *dirent) {
 
 // deleteEntry takes an entry away; ordinal 0 of a run with more keeps its place.
 func (o *op) deleteEntry(folder fid.FID, d *dirent) {
+	o.removed = append(o.removed, removalKey(folder, d.cookie))
 	if d.run && d.cookie%ordinals == 0 {
 		o.putEntry(folder, &dirent{cookie: d.cookie, run: true})
 		return

@@ -38,10 +38,11 @@ func (o *op) lookup() error {
 		if err := wire.Name(m.Name); err != nil {
 			return err
 		}
-		d, _, err := o.find(parent, m.Name)
+		d, free, err := o.find(parent, m.Name)
 		if err != nil {
-			return err
+			return o.notFound(parent, &free, err)
 		}
+		o.reads(d.stamp)
 		err = o.read(d.child, &o.child, want)
 		if errors.Is(err, status.Stale) {
 			continue
@@ -60,6 +61,17 @@ func (o *op) lookup() error {
 		return nil
 	}
 	return status.NotExist
+}
+
+// notFound is the end of a lookup of a name that is not there, which shows that it was taken away.
+func (o *op) notFound(parent fid.FID, s *slot, err error) error {
+	if errors.Is(err, status.NotExist) && o.h.sharing.level.Load() == shareReads {
+		o.reads(o.h.sharing.removed.find(removalKey(parent, s.cookie), o.h.dev.Committed()))
+		if err := o.settled(); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // leads reports whether a name leads to f now.
@@ -104,6 +116,7 @@ func (o *op) readlink() error {
 	if o.child.Type() != attr.TypeLink {
 		return status.Invalid
 	}
+	o.reads(o.child.own)
 	o.c.Reply = o.entryReply(&o.child)
 	return nil
 }

@@ -111,6 +111,7 @@ func (o *op) read(f fid.FID, n *inode, want ldlm.Bits) error {
 			return err
 		}
 		if got&ldlm.Update == 0 || o.mayUpdate(n) {
+			o.readsInode(n)
 			return nil
 		}
 		o.ungrant()

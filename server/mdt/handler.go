@@ -108,6 +108,7 @@ type Handler struct {
 	ctimeAge atomic.Int64 // a time.Duration
 	opens    *openTable
 	syncs    syncer
+	sharing  sharing
 	stats    handlerStats
 	log      *slog.Logger
 	// inspector answers tools.
@@ -148,6 +149,7 @@ func New(o Options) (*Handler, error) {
 		return nil, fmt.Errorf("mdt: starting %s: %w", o.Name, err)
 	}
 	h.syncs.init(o.Device)
+	h.sharing.init(o.Device)
 	t, err := target.New(target.Options{
 		Name: o.Name, FSName: o.FSName, Device: o.Device, Clients: o.Clients, Slots: o.Slots, Handler: h,
 		Log: o.Log, Stats: o.Stats, Prefix: "mdt", EvictAfter: o.EvictAfter,
@@ -155,6 +157,7 @@ func New(o Options) (*Handler, error) {
 		LockTimeout: func() time.Duration { return h.ldlm.Namespace().Limits().LockTimeout },
 	})
 	if err != nil {
+		h.sharing.stop()
 		h.syncs.stop()
 		h.ldlm.Close()
 		return nil, err
@@ -187,7 +190,8 @@ func (h *Handler) Close(ctx context.Context) error {
 	h.endLife()
 	h.ldlm.Close() // Ends what waits for locks.
 	h.syncs.stop()
-	return h.target.Close(ctx)
+	h.sharing.stop()
+	return errors.Join(h.target.Close(ctx), h.sharing.drained(ctx))
 }
 
 func (h *Handler) registerStats() {
@@ -204,6 +208,7 @@ func (h *Handler) registerStats() {
 		r.Table(base+".open_files", "Inodes that a client has open or writes.", h.opens.tableStats)
 		s.orphans = r.Gauge(base+".orphans", "Inodes without a name that live until their last close.")
 	}
+	h.registerSharing()
 }
 
 func (h *Handler) connectReply(_ *target.Export, r *wirepb.ConnectReply) {
@@ -216,7 +221,12 @@ func (h *Handler) Serve(e *env.Env, x *target.Export, c *rpc.Call) error {
 	defer o.end()
 	err := o.serve()
 	o.finish(err)
-	return err
+	if !errors.Is(err, errShared) {
+		return err
+	}
+	c.Reply, c.ReplyBulk = nil, nil
+	o.end() // Before another goroutine may have the call.
+	return h.sharing.hold(shareWaiter{call: c, x: x, transno: o.awaits, tries: o.tries})
 }
 
 func (o *op) serve() error {
@@ -241,7 +251,10 @@ func (o *op) serve() error {
 		if o.x.ReadOnly && op.Modifies() && !readOnlyMay(op) {
 			return status.ReadOnly
 		}
-		return operations[i](o)
+		if err := operations[i](o); err != nil || op.Modifies() {
+			return err
+		}
+		return o.settled()
 	}
 }
 

@@ -182,7 +182,7 @@ func (c *cluster) start() {
 		}
 	}
 	c.net = rpc.NewPipe()
-	c.srv = rpc.NewServer(rpc.ServerOptions{Find: func(string) (rpc.Target, error) { return c.h.Target(), nil }})
+	c.srv = rpc.NewServer(rpc.ServerOptions{Stats: c.stats, Find: func(string) (rpc.Target, error) { return c.h.Target(), nil }})
 	if c.l, err = c.net.Listen("mdt"); err != nil {
 		c.t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func (o *op) linkLocked(m *wirepb.LinkRequest, parent, f fid.FID) error {
 		return status.CrossDevice
 	}
 	o.depends(folder.own)
-	o.absent()
+	o.absent(parent, &free)
 	o.depends(n.own)
 	if err := o.agree(); err != nil {
 		return err

@@ -55,6 +55,14 @@ type op struct {
 	move                           renaming
 	// deps is what the operation has declared to depend on since it took its locks: see depend.go.
 	deps []stamp
+	// beyond is the newest change of another client that it rests on besides, shown the newest that its answer shows, and
+	// awaits what has to be on disk before it starts over; tries is how often it has waited for that.
+	beyond, shown, awaits store.Transno
+	// above is the newest change of another client among the folders that a rename has walked.
+	above store.Transno
+	tries int
+	// removed are the names that the transaction takes away, by removalKey.
+	removed []uint64
 
 	req requests
 	rep replies
@@ -103,8 +111,8 @@ type replies struct {
 	lockOnly wirepb.EntryReply
 }
 
-// begin readies the worker's op for a request.
-func (h *Handler) begin(e *env.Env, x *target.Export, c *rpc.Call) *op {
+// opOf is the op of an Env, made at its first use.
+func opOf(e *env.Env) *op {
 	o, ok := e.State(env.LayerMDT).(*op)
 	if !ok {
 		o = &op{dots: [2]byte{'.', '.'}, deps: newDeps()}
@@ -112,6 +120,12 @@ func (h *Handler) begin(e *env.Env, x *target.Export, c *rpc.Call) *op {
 		o.list.init()
 		e.SetState(env.LayerMDT, o)
 	}
+	return o
+}
+
+// begin readies the worker's op for a request.
+func (h *Handler) begin(e *env.Env, x *target.Export, c *rpc.Call) *op {
+	o := opOf(e)
 	o.h, o.e, o.x, o.c = h, e, x, c
 	o.client, o.xs = 0, nil
 	cause := ldlm.Local
@@ -123,6 +137,7 @@ func (h *Handler) begin(e *env.Env, x *target.Export, c *rpc.Call) *op {
 	}
 	o.locks.begin(h, e, cause)
 	o.tx, o.caller = nil, nil
+	o.beyond, o.shown, o.awaits = 0, 0, 0
 	o.want, o.writing, o.granted, o.died = 0, false, o.granted[:0], o.died[:0]
 	o.now = attr.TimeOf(h.o.Clock())
 	return o
@@ -168,7 +183,7 @@ func (o *op) ctx() context.Context {
 
 // acquire takes the locks named; see lockSet.acquire.
 func (o *op) acquire() (bool, error) {
-	o.deps = o.deps[:0]
+	o.deps, o.beyond = o.deps[:0], 0
 	ok, err := o.locks.acquire(o.ctx())
 	if err != nil {
 		return false, fmt.Errorf("mdt: waiting for a lock: %w", err)
@@ -189,12 +204,20 @@ func (o *op) lockAll() error {
 // beginTx makes the operation's transaction.
 func (o *op) beginTx() {
 	o.tx = o.h.dev.Begin(o.e)
-	o.died = o.died[:0]
+	o.died, o.removed = o.died[:0], o.removed[:0]
 }
 
 // commit publishes the transaction with the reply.
 func (o *op) commit(reply rpc.Message) error {
-	return o.h.target.Commit(o.e, o.c, o.tx, reply)
+	if err := o.h.target.Commit(o.e, o.c, o.tx, reply); err != nil {
+		return err
+	}
+	if len(o.removed) > 0 && o.h.sharing.level.Load() != shareNothing {
+		for _, key := range o.removed { // The names are locked until this is noted.
+			o.h.sharing.removed.add(key, stamp{store.Transno(o.c.Transno), o.client}, o.h.dev.Committed())
+		}
+	}
+	return nil
 }
 
 // get reads an inode. One that is not there is Stale: the request named it by a FID that is gone, and the kernel of the
@@ -212,7 +235,7 @@ func (o *op) get(f fid.FID, n *inode) error {
 
 // put adds an inode's record to the transaction, stamped with it. A new folder's content is stamped too.
 func (o *op) put(n *inode, fresh bool) {
-	n.own = stamp{client: o.client}
+	n.own = stamp{client: n.own.followed(o.client, o.h.dev.Committed())}
 	key := n.FID.AppendKey(o.e.Alloc(fid.KeySize)[:0])
 	if fresh && n.IsDir() {
 		n.content = n.own
@@ -228,7 +251,7 @@ func (o *op) touch(n *inode) { n.Ctime = o.now.Later(n.Ctime) }
 // delta adds a change of a folder's shared attributes, and makes it in n too, for the reply.
 func (o *op) delta(n *inode, nlink int32, entries int64) {
 	d := o.e.Alloc(deltaSize)
-	putDelta(d, nlink, entries, o.now, o.client)
+	putDelta(d, nlink, entries, o.now, stamp{o.h.dev.Committed(), o.client})
 	o.tx.Delta(o.h.tables.Inode, n.FID.AppendKey(o.e.Alloc(fid.KeySize)[:0]), d, deltaAtContent)
 	n.Nlink += uint32(nlink)
 	n.entries += uint64(entries)

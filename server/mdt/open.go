@@ -45,6 +45,11 @@ func (o *op) openFID(f fid.FID, flags uint32, caller *wirepb.Caller) error {
 	}
 	if n.IsFile() && changes {
 		o.depends(n.own)
+	} else {
+		o.readsInode(n)
+		if err := o.settled(); err != nil {
+			return err
+		}
 	}
 	if err := o.agree(); err != nil {
 		return err

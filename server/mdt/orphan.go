@@ -165,6 +165,9 @@ func (h *Handler) makeRoot(e *env.Env) error {
 	n.Atime, n.Mtime, n.Ctime, n.Btime = o.now, o.now, o.now, o.now
 	o.beginTx()
 	o.put(n, true)
-	_, err = h.dev.Publish(o.tx)
-	return err
+	last, err := h.dev.Publish(o.tx)
+	if err != nil {
+		return err
+	}
+	return h.dev.WaitCommitted(h.life, last) // It is nobody's, so the first client would depend on it.
 }

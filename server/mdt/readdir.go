@@ -269,6 +269,7 @@ func (p *page) add(d *dirent, g *wirepb.LockGrant) (bool, error) {
 		if err != nil {
 			return false, err
 		}
+		o.readsInode(&o.child)
 		p.attach(m)
 		if m.Lock = g; g != nil && ldlm.Bits(g.Bits)&ldlm.Update != 0 && !o.mayUpdate(&o.child) {
 			m.Lock = nil
@@ -323,6 +324,7 @@ func (o *op) parents() error {
 	if err := o.get(f, &o.child); err != nil {
 		return err
 	}
+	o.reads(o.child.own)
 	r := &wirepb.ParentsReply{}
 	for rest := o.child.sec[secLinks]; ; {
 		l, next, ok, err := nextLink(rest)
@@ -361,6 +363,7 @@ func (o *op) path() error {
 	if err := o.get(f, &o.child); err != nil {
 		return err
 	}
+	o.reads(o.child.own)
 	r := &wirepb.PathReply{}
 	if f == rootFID {
 		r.Paths = [][]byte{[]byte("/")}

@@ -15,6 +15,18 @@ type stamp struct {
 	client  uint64
 }
 
+// severalClients is the client of a stamp whose change followed one of another client that was not on disk: for every client
+// what is stamped holds changes of others. The next change after the commit stamps its client again.
+const severalClients = ^uint64(0)
+
+// followed is the client of a stamp that follows s for a client while all up to committed is on disk.
+func (s stamp) followed(client uint64, committed store.Transno) uint64 {
+	if s.transno > committed && s.client != client {
+		return severalClients
+	}
+	return client
+}
+
 // recordVersion is the first byte of an inode record.
 const recordVersion = 1
 
@@ -203,29 +215,48 @@ func folderSize(entries uint64) uint64 { return (entries/128 + 1) * 4096 }
 //	24 12  the least ctime
 //	36  8  content stamp: transno
 //	44  8  content stamp: client
+//	52  8  what was on disk when the delta was made: a stamp before this one that is newer and another client's is not forgotten
+//
+// Deltas live in memory until their txg is committed, and are not on disk.
 const (
-	deltaSize      = 52
+	deltaSize      = 60
 	deltaAtMtime   = 12
 	deltaAtCtime   = 24
 	deltaAtContent = 36
+	deltaAtHorizon = 52
 )
 
-// putDelta fills b, deltaSize bytes, but for the transno, which Publish writes.
-func putDelta(b []byte, nlink int32, entries int64, t attr.Time, client uint64) {
+// putDelta fills b, deltaSize bytes, but for the transno, which Publish writes. s is of the client that makes the change, and
+// of the newest transaction that is on disk.
+func putDelta(b []byte, nlink int32, entries int64, t attr.Time, s stamp) {
 	be := binary.BigEndian
 	be.PutUint32(b, uint32(nlink))
 	be.PutUint64(b[4:], uint64(entries))
 	putTime(b[deltaAtMtime:], t)
 	putTime(b[deltaAtCtime:], t)
 	be.PutUint64(b[deltaAtContent:], 0)
-	be.PutUint64(b[deltaAtContent+8:], client)
+	be.PutUint64(b[deltaAtContent+8:], s.client)
+	be.PutUint64(b[deltaAtHorizon:], uint64(s.transno))
+}
+
+// getStamp reads a stamp: transno, client.
+func getStamp(b []byte) stamp {
+	return stamp{store.Transno(binary.BigEndian.Uint64(b)), binary.BigEndian.Uint64(b[8:])}
+}
+
+// putContent writes the content stamp that delta leaves behind one that was before to b.
+func putContent(b []byte, before stamp, delta []byte) {
+	now := getStamp(delta[deltaAtContent:])
+	horizon := store.Transno(binary.BigEndian.Uint64(delta[deltaAtHorizon:]))
+	binary.BigEndian.PutUint64(b, uint64(now.transno))
+	binary.BigEndian.PutUint64(b[8:], before.followed(now.client, horizon))
 }
 
 // inodeMerger gives parent deltas their meaning. Whole puts of a folder happen under EX of its UPDATE only, so that they
 // never meet a delta in flight.
 type inodeMerger struct{}
 
-// Combine implements store.Merger.
+// Combine implements store.Merger. b is published after a.
 func (inodeMerger) Combine(dst, a, b []byte) []byte {
 	be := binary.BigEndian
 	at := len(dst)
@@ -234,8 +265,9 @@ func (inodeMerger) Combine(dst, a, b []byte) []byte {
 	be.PutUint32(d, be.Uint32(a)+be.Uint32(b))
 	be.PutUint64(d[4:], be.Uint64(a[4:])+be.Uint64(b[4:]))
 	putTime(d[deltaAtCtime:], getTime(a[deltaAtCtime:]).Later(getTime(b[deltaAtCtime:])))
-	if be.Uint64(a[deltaAtContent:]) > be.Uint64(b[deltaAtContent:]) {
-		copy(d[deltaAtContent:], a[deltaAtContent:deltaSize])
+	putContent(d[deltaAtContent:], getStamp(a[deltaAtContent:]), b)
+	if be.Uint64(b[deltaAtHorizon:]) < be.Uint64(a[deltaAtContent:]) {
+		copy(d[deltaAtHorizon:], a[deltaAtHorizon:deltaSize]) // a is not on disk either, so what counts is what was before it.
 	}
 	return dst
 }
@@ -253,8 +285,6 @@ func (inodeMerger) Apply(dst, base, delta []byte) []byte {
 	be.PutUint64(d[atSize:], be.Uint64(d[atSize:])+be.Uint64(delta[4:]))
 	copy(d[atMtime:atMtime+12], delta[deltaAtMtime:])
 	putTime(d[atCtime:], getTime(delta[deltaAtCtime:]).Later(getTime(d[atCtime:])))
-	if be.Uint64(delta[deltaAtContent:]) > be.Uint64(d[atContentNo:]) {
-		copy(d[atContentNo:], delta[deltaAtContent:deltaSize])
-	}
+	putContent(d[atContentNo:], getStamp(base[atContentNo:]), delta)
 	return dst
 }

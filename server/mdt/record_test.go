@@ -102,8 +102,7 @@ func TestMergersAreAssociative(t *testing.T) {
 	delta := func(t *rapid.T) []byte {
 		b := make([]byte, deltaSize)
 		putDelta(b, rapid.Int32Range(-2, 2).Draw(t, "nlink"), rapid.Int64Range(-2, 2).Draw(t, "entries"),
-			attr.Time{Sec: rapid.Int64Range(0, 9).Draw(t, "t")}, rapid.Uint64Range(0, 3).Draw(t, "client"))
-		binary.BigEndian.PutUint64(b[deltaAtContent:], rapid.Uint64Range(1, 9).Draw(t, "no"))
+			attr.Time{Sec: rapid.Int64Range(0, 9).Draw(t, "t")}, stamp{client: rapid.Uint64Range(0, 3).Draw(t, "client")})
 		return b
 	}
 	useOf := func(t *rapid.T) []byte {
@@ -115,6 +114,7 @@ func TestMergersAreAssociative(t *testing.T) {
 	}
 	base := inode{}
 	base.Mode = attr.TypeDir
+	base.content = stamp{8, 2}
 	folder := base.appendTo(nil)
 	seq := append(make([]byte, seqAtUse), make([]byte, useMin)...)
 	check := func(t *rapid.T, m store.Merger, v, a, b, c []byte) {
@@ -133,6 +133,7 @@ func TestMergersAreAssociative(t *testing.T) {
 		a, b, c := delta(t), delta(t), delta(t)
 		for i, d := range [][]byte{a, b, c} {
 			binary.BigEndian.PutUint64(d[deltaAtContent:], uint64(10+i))
+			binary.BigEndian.PutUint64(d[deltaAtHorizon:], rapid.Uint64Range(7, uint64(9+i)).Draw(t, "on disk"))
 		}
 		check(t, inodeMerger{}, folder, a, b, c)
 		check(t, useMerger{}, seq, useOf(t), useOf(t), useOf(t))

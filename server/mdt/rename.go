@@ -96,6 +96,7 @@ func (o *op) renameLoop(r *renaming) error {
 // tryRename makes one attempt; again says that a name led elsewhere once it was locked, or a lock was busy.
 func (o *op) tryRename(r *renaming) (again bool, err error) {
 	o.locks.reset()
+	o.above = 0
 	if err := o.readRename(r); err != nil {
 		if stale(err) {
 			return o.renameStale(r)
@@ -131,15 +132,19 @@ func (o *op) tryRename(r *renaming) (again bool, err error) {
 	if done, err := o.mayRename(r); err != nil || done {
 		return false, err
 	}
-	o.dependRename(r)
+	o.dependRename(r, moves)
 	if err := o.agree(); err != nil {
 		return false, err
 	}
 	return false, o.publishRename(r)
 }
 
-// dependRename declares what a rename depends on.
-func (o *op) dependRename(r *renaming) {
+// dependRename declares what a rename depends on. One that moves a folder rests on where all folders above it are: else it
+// could close a circle once another client's move is lost.
+func (o *op) dependRename(r *renaming, moves bool) {
+	if moves {
+		o.beyond = max(o.beyond, o.above)
+	}
 	o.depends(o.folder.own)
 	if r.cross() {
 		o.depends(o.to.own)
@@ -148,7 +153,7 @@ func (o *op) dependRename(r *renaming) {
 	if r.hasTarget {
 		o.depends(r.target.stamp)
 	} else {
-		o.absent()
+		o.absent(r.to, &r.free)
 	}
 	o.depends(o.child.own)
 	if r.hasTarget {
@@ -284,6 +289,9 @@ func (o *op) walkUp(at, a, b fid.FID) (met fid.FID, err error) {
 				return fid.FID{}, nil // Removed meanwhile: its locked read finds that.
 			}
 			return fid.FID{}, err
+		}
+		if o.step.own.transno > o.above && o.shares(o.step.own, o.h.dev.Committed()) {
+			o.above = o.step.own.transno
 		}
 		l, ok := o.step.parent()
 		if !ok {

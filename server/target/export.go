@@ -210,6 +210,9 @@ func (x *Export) Serve(e *env.Env, c *rpc.Call) error {
 	}
 	start, op := time.Now(), c.Header.Op // A call that is held may be another's when run returns.
 	err := x.run(e, c)
+	if errors.Is(err, ErrAgain) {
+		return rpc.ErrHeld // It is counted when it is carried out.
+	}
 	x.t.stats.observe(op, time.Since(start), err)
 	if err != nil && !errors.Is(err, rpc.ErrHeld) {
 		return Status(err)

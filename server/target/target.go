@@ -22,11 +22,16 @@ import (
 // Handler is the part of a target that knows what its requests mean.
 type Handler interface {
 	// Serve runs one request of an export that is connected. A modifying one owns its slot and was not run before.
-	// It may return rpc.ErrHeld for a request that does not modify.
+	// It may return rpc.ErrHeld for a request that does not modify, and ErrAgain for any.
 	Serve(e *env.Env, x *Export, c *rpc.Call) error
 	// ExportGone tells that the export has ended, by a disconnect or by eviction. No request of it runs any more.
 	ExportGone(x *Export)
 }
+
+// ErrAgain is what a Handler returns for a request that it has not carried out and that is held until the Handler gives it to
+// Export.Serve again, and what that returns to Call.Finish, unless it is rpc.ErrHeld. The request holds no worker meanwhile,
+// and nothing of its export; when its connection has been lost, Export.Serve finds that.
+var ErrAgain = errors.New("target: the request is served again later")
 
 // Options of a target.
 type Options struct {
