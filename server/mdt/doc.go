@@ -11,6 +11,8 @@
 //     content stamp besides, an entry one too.
 //   - writer: a client that may hold bytes of a file which the size in its record does not count.
 //   - size_valid: size, blocks and mtime in the record are the file's whole truth.
+//   - dependency: what an operation rests on, by its stamp (depend.go). sharing: an operation depends on another client's change
+//     that is not on disk.
 //   - orphan: an inode without a name that somebody has open, or that O_TMPFILE made.
 //   - sequence: the FIDs that one client names new inodes from.
 //   - grant: a lock that goes to the client with the answer to another request, because nobody's lock has to come back for it.
@@ -33,6 +35,8 @@
 //
 // Invariant: a client holds UPDATE of a file only while the record's size is the whole truth, or while it is the only writer.
 //
+// Invariant: with commit on share, what an operation changes rests on its own client's changes and on what is on disk.
+//
 // Invariant: an operation of a client neither calls that client's own locks back nor waits for them.
 //
 // Lock order. Locks are server/lockd's, taken by lockSet alone, in the order of DESIGN §4: (1) the rename lock; (2) folders, ancestor
@@ -41,7 +45,8 @@
 // another is taken but export.mu inside Handler.seqMu; then publish. Children are only tried: see lockSet.acquire.
 // Grants wait for nothing, and none of those mutexes is held across a call of lockd.
 // Throttle, object reservation and commits are waited for before the first lock or after the last; nothing waits in
-// between.
+// between, but for one commit, by an operation that has given its locks back for it twice already (cos.go). sharing.mu and
+// removalShard.mu are taken last, and alone.
 //
 // The README beside this file tells what happens at each crash point.
 package mdt
