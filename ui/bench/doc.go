@@ -6,7 +6,8 @@
 // over the rounds; a ratio is a figure of the judged column over the same one of the base (the loopback, or the same work
 // on files of one's own), and a bar is the least ratio asked for. An experiment is one subcommand: foundation and locks
 // compare systems, hard compares patterns of several ranks (a word of MPI and of IO500: one of the processes that work
-// together) on one system.
+// together) on one system. cos runs slices of a fixed time of several arms (one system under different settings) in turn, and
+// gives ratios of medians with limits.
 //
 // Cold is said of a listing: its mount and the client's process are new, and with drop_caches the kernel has forgotten
 // what lies below as well. That goes for both sides, since what strake's servers read is to the loopback its own data.

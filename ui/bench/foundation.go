@@ -18,7 +18,7 @@ func NewCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newFoundation(), newLocks(), newHard(), newRank())
+	cmd.AddCommand(newFoundation(), newLocks(), newHard(), newCOS(), newRank())
 	return cmd
 }
 
