@@ -10,7 +10,7 @@ const envPrefix = "STRAKE_"
 
 // envReserved are the names under the prefix that belong to the tests and say nothing about a process. One that
 // ends in '_' reserves all that begin with it.
-var envReserved = [...]string{"STRAKE_SUITE_", "STRAKE_TEST_", "STRAKE_SOAK"}
+var envReserved = [...]string{"STRAKE_SUITE_", "STRAKE_TEST_", "STRAKE_SOAK", "STRAKE_TORTURE", "STRAKE_TORTURE_TIME"}
 
 // FromEnv takes the settings out of an environment, given as "NAME=value" strings (os.Environ). A variable with an
 // empty value counts as not set. Lists are separated by commas; a data folder or mount point with a comma in its

@@ -18,7 +18,7 @@ import (
 )
 
 // helperEnv makes a test binary serve a disk: the backing folder, the mount point and the control socket, a line each.
-const helperEnv = "STRAKE_FORGETFS"
+const helperEnv = "STRAKE_TEST_FORGETFS"
 
 // Helper serves a disk if the process was started for that by Start, until its standard input ends, and reports whether
 // it was. A test binary calls it first in TestMain, and leaves when it returns true.

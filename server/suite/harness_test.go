@@ -37,6 +37,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/strakefs/strake/server/forgetfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -45,6 +46,7 @@ const (
 	layoutProcesses = "processes"
 	layoutAddresses = "addresses"
 	layoutCombined  = "combined" // for one test: mds,oss in one process
+	layoutNetworks  = "networks" // processes, each server in a network of its own that can be cut off
 
 	startTimeout = 60 * time.Second
 	stopTimeout  = 10 * time.Second // what a node has for leaving after SIGTERM
@@ -70,6 +72,7 @@ type clusterOptions struct {
 	env     []string          // added to every node's environment
 	ostData map[int]string    // folder for the data of an OST in place of one below base (only several processes)
 	extra   map[string]string // flags added per node name, split at blanks
+	disks   bool              // the data folders lie on disks that can lose what was not flushed (only several processes)
 }
 
 // cluster is one file system that runs in processes of its own.
@@ -79,8 +82,10 @@ type cluster struct {
 	mnt    string // the first mount, or STRAKE_SUITE_DIR
 	plain  bool   // mnt is a plain folder, no node runs
 	osts   int
-	mgs    string  // HOST:PORT of the MGS, empty in layout all
-	nodes  []*node // in order of start: servers first, client last
+	mgs    string                    // HOST:PORT of the MGS, empty in layout all
+	nodes  []*node                   // in order of start: servers first, client last
+	disks  map[string]*forgetfs.Disk // by node name and number of the folder: mds-0, oss0-0
+	net    *network                  // of layout networks
 }
 
 // node is one strake process, which may be stopped and started again with the same arguments.
@@ -120,6 +125,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if forgetfs.Helper() {
+		return
+	}
 	if mode := os.Getenv("STRAKE_SUITE_HELPER"); mode != "" {
 		os.Exit(helperMain(mode))
 	}
@@ -317,6 +325,10 @@ func startCluster(layout string, opts clusterOptions) (*cluster, error) {
 		err = c.addProcesses(bin, opts, [3]string{"127.0.0.1", "127.0.0.1", "127.0.0.1"})
 	case layoutAddresses:
 		err = c.addProcesses(bin, opts, [3]string{"127.0.0.2", "127.0.0.3", "127.0.0.4"})
+	case layoutNetworks:
+		if c.net, err = newNetwork(3); err == nil {
+			err = c.addProcesses(bin, opts, c.net.hosts())
+		}
 	case layoutCombined:
 		err = c.addCombined(bin, opts)
 	default:
@@ -389,7 +401,9 @@ func (c *cluster) addProcesses(bin string, opts clusterOptions, hosts [3]string)
 	var listen, web [3]string
 	for i, host := range hosts {
 		var err error
-		if listen[i], err = freePort(host); err != nil {
+		if c.net != nil {
+			listen[i] = net.JoinHostPort(host, "9880") // a network of its own: every port is free
+		} else if listen[i], err = freePort(host); err != nil {
 			return err
 		}
 		if web[i], err = freePort("127.0.0.1"); err != nil {
@@ -398,7 +412,10 @@ func (c *cluster) addProcesses(bin string, opts clusterOptions, hosts [3]string)
 	}
 	c.mgs = listen[0]
 	common := []string{"--insecure", "--log-level", "info"}
-	mdt := filepath.Join(c.base, "mdt")
+	mdt, err := c.dataFolder("mds-0", "mdt", opts)
+	if err != nil {
+		return err
+	}
 	c.add("mds", web[0], opts, slices.Concat([]string{bin, "--role=mds", "--data", mdt, "--listen", listen[0],
 		"--http", web[0]}, common), mdt)
 	for i := range 2 {
@@ -410,7 +427,11 @@ func (c *cluster) addProcesses(bin string, opts clusterOptions, hosts [3]string)
 			}
 			dir := opts.ostData[ost]
 			if dir == "" {
-				dir = filepath.Join(c.base, fmt.Sprintf("ost%d", ost))
+				var err error
+				disk := fmt.Sprintf("oss%d-%d", i, len(folders))
+				if dir, err = c.dataFolder(disk, fmt.Sprintf("ost%d", ost), opts); err != nil {
+					return err
+				}
 			}
 			folders = append(folders, dir)
 			args = append(args, "--data", dir)
@@ -442,6 +463,12 @@ func (c *cluster) add(name, web string, opts clusterOptions, args []string, data
 		args = append(args, "-o", opts.mount)
 	}
 	args = append(args, strings.Fields(opts.extra[name])...)
+	if i := slices.Index(args, "--insecure"); i >= 0 && c.net != nil {
+		args[i] = "--insecure=any" // the addresses are no loopback ones
+	}
+	if c.net != nil && len(data) > 0 {
+		args = append(c.net.enter(len(c.nodes)), args...)
+	}
 	c.nodes = append(c.nodes, &node{
 		name: name, args: args, http: web, data: data,
 		env: append(os.Environ(), opts.env...),
@@ -548,7 +575,36 @@ func (c *cluster) restart(t testing.TB) {
 	}
 }
 
+// dataFolder is where a target keeps its data: below base, or on a disk that is named disk.
+func (c *cluster) dataFolder(disk, name string, opts clusterOptions) (string, error) {
+	if !opts.disks {
+		return filepath.Join(c.base, name), nil
+	}
+	log, err := os.Create(filepath.Join(c.base, disk+".log"))
+	if err != nil {
+		return "", err
+	}
+	defer log.Close()
+	d, err := forgetfs.Start(filepath.Join(c.base, "backing-"+name), filepath.Join(c.base, "disk-"+name), log)
+	if err != nil {
+		return "", err
+	}
+	if c.disks == nil {
+		c.disks = map[string]*forgetfs.Disk{}
+	}
+	c.disks[disk] = d
+	return filepath.Join(d.Dir, "data"), nil
+}
+
 func (c *cluster) remove() {
+	for name, d := range c.disks {
+		if err := d.Close(); err != nil {
+			fmt.Fprintf(os.Stderr, "suite: disk %s: %v\n", name, err)
+		}
+	}
+	if c.net != nil {
+		c.net.remove()
+	}
 	for _, dir := range c.dirs() {
 		for isMounted(dir) {
 			if unix.Unmount(dir, unix.MNT_DETACH) != nil {
