@@ -36,7 +36,7 @@ func main() {
 
 // tools are the commands beside the node's.
 func tools() []*cobra.Command {
-	return []*cobra.Command{lfs.NewCommand(), lctl.NewCommand(cli.BuildVersion(version)), bench.NewCommand(), check.NewCommand(),
+	return []*cobra.Command{lfs.NewCommand(), lctl.NewCommand(cli.BuildVersion(version)), bench.NewCommand(), check.NewCommand(), check.NewDumpCommand(),
 		cli.NewRestore(cli.Restorer{Check: checkBackup, Restore: restore})}
 }
 

@@ -83,6 +83,30 @@ func DecodeObject(k, v []byte) (Object, error) {
 		Size: r.size, Blocks: r.blocks}, nil
 }
 
+// DecodeGroup reads the record of a group.
+func DecodeGroup(k, v []byte) (id uint32, g Group, err error) {
+	if len(k) != 4 || len(v) != groupSize || v[0] != recordVersion || number(v, 9) > number(v, 1) {
+		return 0, g, fmt.Errorf("a group of %d and %d bytes, or of a version that is not known", len(k), len(v))
+	}
+	return binary.BigEndian.Uint32(k), Group{Last: number(v, 1), Fresh: number(v, 9)}, nil
+}
+
+// DecodeUsage reads what an id is charged: kind is uid, gid or project; blocks are of 512 bytes.
+func DecodeUsage(k, v []byte) (kind string, id uint32, blocks, objects int64, err error) {
+	if len(k) != 5 || len(v) != usageSize || k[0] != 'u' && k[0] != 'g' && k[0] != 'p' {
+		return "", 0, 0, 0, fmt.Errorf("usage of %d and %d bytes", len(k), len(v))
+	}
+	return idName(k[0]), binary.BigEndian.Uint32(k[1:]), int64(number(v, 0)), int64(number(v, 8)), nil
+}
+
+// DecodeMeta reads the record of the whole: whether the last stop was clean, and the newest number on disk.
+func DecodeMeta(_, v []byte) (clean bool, committed uint64, err error) {
+	if len(v) != metaSize || v[0] != recordVersion {
+		return false, 0, fmt.Errorf("a meta record of %d bytes, or of a version that is not known", len(v))
+	}
+	return v[1] == 1, number(v, 2), nil
+}
+
 // usage is what an id is charged.
 type usage struct{ blocks, objects int64 }
 
@@ -153,10 +177,11 @@ func idName(kind byte) string {
 func (c *checkRun) counters(ctx context.Context, report bool) (map[[5]byte]usage, error) {
 	all := map[[5]byte]usage{}
 	return all, c.r.Scan(ctx, tableUsage, nil, func(k, v []byte) bool {
-		if len(k) == 5 && len(v) == usageSize && (k[0] == 'u' || k[0] == 'g' || k[0] == 'p') {
-			all[[5]byte(k)] = usage{int64(number(v, 0)), int64(number(v, 8))}
+		_, _, blocks, objects, err := DecodeUsage(k, v)
+		if err == nil {
+			all[[5]byte(k)] = usage{blocks, objects}
 		} else if report {
-			c.bad(tableUsage, k, fmt.Errorf("usage of %d and %d bytes", len(k), len(v)))
+			c.bad(tableUsage, k, err)
 		}
 		return true
 	})
@@ -193,11 +218,12 @@ func ownersOf(r *charge) (keys [3][5]byte) {
 // rest reads groups, marks and the record of the whole.
 func (c *checkRun) rest(ctx context.Context) error {
 	err := c.r.Scan(ctx, tableGroups, nil, func(k, v []byte) bool {
-		if len(k) != 4 || len(v) != groupSize || v[0] != recordVersion || number(v, 9) > number(v, 1) {
-			c.bad(tableGroups, k, fmt.Errorf("a group of %d and %d bytes, or of a version that is not known", len(k), len(v)))
+		id, g, err := DecodeGroup(k, v)
+		if err != nil {
+			c.bad(tableGroups, k, err)
 			return true
 		}
-		c.state.Groups[binary.BigEndian.Uint32(k)] = Group{Last: number(v, 1), Fresh: number(v, 9)}
+		c.state.Groups[id] = g
 		return true
 	})
 	if err != nil {
@@ -219,11 +245,10 @@ func (c *checkRun) rest(ctx context.Context) error {
 		if string(k) != string(metaKey) {
 			return true
 		}
-		if len(v) != metaSize || v[0] != recordVersion {
-			c.bad(tableMeta, k, fmt.Errorf("a meta record of %d bytes, or of a version that is not known", len(v)))
-			return true
+		var err error
+		if c.state.Clean, c.state.Committed, err = DecodeMeta(k, v); err != nil {
+			c.bad(tableMeta, k, err)
 		}
-		c.state.Clean, c.state.Committed = v[1] == 1, number(v, 2)
 		return true
 	})
 }

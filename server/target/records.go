@@ -76,14 +76,27 @@ func Clients(ctx context.Context, r Records, t store.Table, fn func(c Client, er
 		if len(k) != 16 {
 			return true // The target's own.
 		}
-		x, err := parseExport(k, v)
-		if err != nil {
-			fn(Client{UUID: [16]byte(k)}, err)
-			return true
-		}
-		fn(Client{UUID: x.UUID, Kind: x.Kind, ReadOnly: x.ReadOnly, Since: x.Since, Peer: x.Peer}, nil)
+		c, _, err := DecodeClient(k, v)
+		fn(c, err)
 		return true
 	})
+}
+
+// DecodeClient reads a record of the table of exports. own names one that is the target's own number, 8 bytes.
+func DecodeClient(k, v []byte) (c Client, own string, err error) {
+	switch {
+	case len(k) == 16:
+		x, err := parseExport(k, v)
+		if err != nil {
+			return Client{UUID: [16]byte(k)}, "", err
+		}
+		return Client{UUID: x.UUID, Kind: x.Kind, ReadOnly: x.ReadOnly, Since: x.Since, Peer: x.Peer}, "", nil
+	case len(v) != 8:
+		return c, "", fmt.Errorf("a record of %d bytes among the exports", len(v))
+	case len(k) == 1:
+		return c, "instance", nil
+	}
+	return c, string(k), nil
 }
 
 // Slot is a reply slot as its record tells.
