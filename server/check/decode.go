@@ -24,7 +24,7 @@ func decoders(isMDT bool) map[string]decoder {
 	if isMDT {
 		for name, fn := range map[string]decoder{
 			"inode": decodeInode, "dirent": decodeEntry, "xattr": decodeXattr, "orphan": decodeOrphan, "sequence": decodeSequence,
-			"destroy_log": decodeLog, "object_setattr_log": decodeLog, "ost_last_used": decodeLastUsed, "mgs": decodeRegistry,
+			"destroy_log": decodeLog, "object_setattr_log": decodeLog, "ost_last_used": decodeLastUsed, "kept_objects": decodeKept, "mgs": decodeRegistry,
 		} {
 			all[name] = fn
 		}
@@ -209,6 +209,14 @@ func decodeLog(k, v []byte) (Fields, error) {
 func decodeLastUsed(k, v []byte) (Fields, error) {
 	i, last, err := osp.DecodeLastUsed(k, v)
 	return Fields{{"ost", uint32(i)}, {"last_used", last}}, err
+}
+
+func decodeKept(k, v []byte) (Fields, error) {
+	kept, ok, err := osp.DecodeKept(k, v)
+	if err == nil && !ok {
+		return Fields{{"restored", true}}, nil
+	}
+	return Fields{{"ost", uint32(kept.OST)}, {"first", kept.First}, {"last", kept.Last}}, err
 }
 
 // decodeRegistry reads the MGS's records. The key of the hash of names is a secret.

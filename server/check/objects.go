@@ -88,7 +88,7 @@ func (r *round) orphans(ctx context.Context, o *ostRound) error {
 	for _, x := range o.unlisted {
 		there, good := r.checker.Known(x.Owner)
 		switch {
-		case x.ID.ID > o.lastUsed:
+		case x.ID.ID > o.lastUsed, o.keeps(x.ID.ID):
 			r.summary.Waiting++ // Given to a file that did not reach the disk: replays list it, or the end of recovery removes it.
 			continue
 		case there && !good:
@@ -144,7 +144,7 @@ func (r *round) spares(o *ostRound) error {
 		records[x.ID.ID] = true
 	}
 	return o.side.dev.Objects().Walk(r.s.mdt.index, func(id fid.ObjectID) bool {
-		if id.ID <= o.lastUsed && o.find(id.ID) == nil && !has(o.destroy, id.ID) && !records[id.ID] {
+		if id.ID <= o.lastUsed && o.find(id.ID) == nil && !has(o.destroy, id.ID) && !records[id.ID] && !o.keeps(id.ID) {
 			r.summary.Spare++
 		}
 		return true

@@ -46,6 +46,7 @@ type ostRound struct {
 	destroy  []uint64 // in the MDT's destroy log, sorted
 	setattr  []uint64
 	lastUsed uint64
+	kept     []osp.Kept // what an administrator has still to decide about, after a restore
 	state    ost.State
 	unlisted []ost.Object
 }
@@ -56,6 +57,11 @@ func (o *ostRound) find(id uint64) *ref {
 		return nil
 	}
 	return &o.refs[i]
+}
+
+// keeps reports whether an object without a file is kept after a restore.
+func (o *ostRound) keeps(id uint64) bool {
+	return slices.ContainsFunc(o.kept, func(k osp.Kept) bool { return k.First <= id && id <= k.Last })
 }
 
 func has(sorted []uint64, id uint64) bool {
@@ -203,6 +209,18 @@ func (r *round) logs(ctx context.Context) error {
 	})
 	if err != nil {
 		return fmt.Errorf("%s: last used ids: %w", m.name, err)
+	}
+	err = m.records.Scan(ctx, m.tables.osp.Kept, nil, func(k, v []byte) bool {
+		kept, ok, err := osp.DecodeKept(k, v)
+		if err != nil {
+			r.badLog(m.tables.osp.Kept, k, KindLog, err.Error(), true)
+		} else if o := r.osts[kept.OST]; ok && o != nil {
+			o.kept = append(o.kept, kept)
+		}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("%s: kept objects: %w", m.name, err)
 	}
 	r.mdtClients, err = clients(ctx, m.records, m.tables.clients)
 	for _, o := range r.osts {

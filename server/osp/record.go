@@ -171,6 +171,17 @@ func DecodeLog(key, v []byte) (LogRecord, error) {
 	return LogRecord{layout.OSTIndex(binary.BigEndian.Uint32(key)), r.id, r.stamp, r.owner}, nil
 }
 
+// DecodeKept reads a record of the table of what is kept after a restore. ok is false for the one of the mode itself.
+func DecodeKept(key, v []byte) (r Kept, ok bool, err error) {
+	switch {
+	case len(v) != keptSize || v[0] != recordVersion || len(key) != 4 && len(key) != 12:
+		return r, false, fmt.Errorf("osp: a record of kept objects of %d and %d bytes, or of a version that is not known", len(key), len(v))
+	case len(key) == 4:
+		return r, false, nil
+	}
+	return Kept{layout.OSTIndex(binary.BigEndian.Uint32(key)), number(key[4:]), number(v[8:])}, true, nil
+}
+
 // DecodeLastUsed reads the last used object id of an OST.
 func DecodeLastUsed(key, v []byte) (layout.OSTIndex, uint64, error) {
 	if len(key) != 4 || len(v) != 8 {
