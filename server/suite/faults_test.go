@@ -96,10 +96,11 @@ func (m *mounts) waitFailed(t testing.TB, node string, i int) {
 	}))
 }
 
-// recovery is a line of a target's recovery_status.
+// recovery is a line of the recovery_status of a node's target, empty while it starts.
 func (m *mounts) recovery(t testing.TB, node, line string) string {
 	t.Helper()
-	for l := range strings.Lines(m.param(t, node, "*.*.recovery_status")) {
+	text, _ := m.lctl("get_param", "--sock", m.node(t, node).sock(t), "-n", "*.*.recovery_status")
+	for l := range strings.Lines(text) {
 		if name, value, _ := strings.Cut(strings.TrimSpace(l), ": "); name == line {
 			return value
 		}
@@ -371,5 +372,23 @@ func TestResentRequestIsAnsweredAcrossARestart(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestNoSpaceIsTold: a full MDT refuses what needs room and lets go what gives some; nothing stops.
+func TestNoSpaceIsTold(t *testing.T) {
+	t.Parallel()
+	m := faulty(t, 2)
+	dirs := m.folders(t)
+	must(t, touch(dirs[0]+"/old"))
+	m.fail(t, "mds", "no_space", "0", "target:*-MDT0000")
+	is(t, "mkdir", os.Mkdir(dirs[0]+"/d", 0o755), unix.ENOSPC)
+	is(t, "create", exclusive(dirs[1]+"/f"), unix.ENOSPC)
+	is(t, "unlink", os.Remove(dirs[1]+"/old"), nil)
+	m.fail(t, "mds", "0", "0", "always")
+	must(t, os.Mkdir(dirs[0]+"/d", 0o755))
+	must(t, exclusive(dirs[1]+"/f"))
+	if m.logged("device stopped") != 0 {
+		t.Error("the device has stopped")
 	}
 }
