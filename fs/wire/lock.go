@@ -120,15 +120,15 @@ func PutFlock(m *wirepb.EnqueueRequest, r *ldlm.FlockRequest, own ldlm.Handle) {
 	m.Detach = r.Wait
 }
 
-// Flock fills r from m, but for the owner's client and Data.
+// Flock fills r from m, but for the owner's client and Data. One that is handed back after a restart (Replay) waits for nobody.
 func Flock(m *wirepb.EnqueueRequest, r *ldlm.FlockRequest) error {
 	id, err := res(m.ResSeq, m.ResOid, m.ResHash, m.ResType)
 	if err != nil {
 		return err
 	}
-	*r = ldlm.FlockRequest{Res: id, Op: ldlm.FlockShared, Wait: m.Flags&uint32(ldlm.NoWait) == 0, Remote: ldlm.Handle(m.Own)}
+	*r = ldlm.FlockRequest{Res: id, Op: ldlm.FlockShared, Wait: m.Flags&uint32(ldlm.NoWait|ldlm.Replay) == 0, Remote: ldlm.Handle(m.Own)}
 	switch {
-	case id.Type != ldlm.TypeFlock, m.FlockClass > uint32(ldlm.BSD), m.Flags&^uint32(ldlm.NoWait) != 0:
+	case id.Type != ldlm.TypeFlock, m.FlockClass > uint32(ldlm.BSD), m.Flags&^uint32(ldlm.NoWait|ldlm.Replay) != 0:
 		return status.Errorf(status.Protocol, "wire: an application lock of type %d, class %d, flags %#x", id.Type, m.FlockClass, m.Flags)
 	case m.Mode == uint32(ldlm.PW):
 		r.Op = ldlm.FlockExclusive

@@ -39,31 +39,34 @@ func (o *op) reportSizes() error {
 	return o.report(m.Reports)
 }
 
-// reportBatch bounds the files of one transaction of a report: their locks are all held at once.
-const reportBatch = 32
+// reportBatch bounds the files of one report: their locks are all held at once, and they are one transaction, so that one replay brings
+// them all back.
+const reportBatch = 128
 
-// report applies size reports. All but the last batch are published on their own: repeating one changes nothing.
+// report applies size reports.
 func (o *op) report(reports []*wirepb.SizeReport) error {
+	if len(reports) > reportBatch {
+		return status.Errorf(status.TooBig, "mdt: reports of %d files at once, %d are the most", len(reports), reportBatch)
+	}
 	if err := o.throttle(true); err != nil {
 		return err
 	}
-	for len(reports) > reportBatch {
-		if err := o.reportLocked(reports[:reportBatch]); err != nil {
-			return err
-		}
-		if !o.tx.Empty() {
-			if _, err := o.h.dev.Publish(o.tx); err != nil {
-				return err
-			}
-		}
-		o.bury()
-		o.locks.release()
-		reports = reports[reportBatch:]
+	if o.again.on {
+		return o.replayReports()
 	}
 	if err := o.reportLocked(reports); err != nil {
 		return err
 	}
-	return o.commit(nil)
+	return o.commitReport()
+}
+
+// commitReport publishes with the outcomes, if anything has changed.
+func (o *op) commitReport() error {
+	if o.tx.Empty() {
+		return o.commit(nil)
+	}
+	o.rep.report.Recovery = nil
+	return o.commit(&o.rep.report)
 }
 
 // reportBits is what a report locks of its file: UPDATE only if it changes the size, the times or what ends with the last
@@ -130,7 +133,7 @@ func (o *op) reportLocked(reports []*wirepb.SizeReport) error {
 		return err
 	}
 	o.beginTx()
-	o.reported = o.reported[:0]
+	o.reported, o.outcomes = o.reported[:0], o.outcomes[:0]
 	for _, r := range reports {
 		f := fid.FID{Seq: fid.Seq(r.Seq), OID: r.Oid}
 		if slices.Contains(o.reported, f) {
@@ -176,6 +179,7 @@ func (o *op) reportOne(f fid.FID, r *wirepb.SizeReport) error {
 	if n.IsFile() && !o.x.ReadOnly && o.locks.find(f).bits&ldlm.Update != 0 {
 		if o.applyReport(n, r, st) {
 			o.put(n, false)
+			o.outcome(n)
 		}
 		if st.writer && attr.Valid(r.Valid).Has(attr.ValidSize) {
 			o.h.opens.sized(f)

@@ -40,6 +40,12 @@ func (o *op) create() error {
 	if err := o.throttle(false); err != nil {
 		return err
 	}
+	if o.again.on && m.Open && !o.again.entry.Created { // It opened what was there.
+		if f, err = o.fid(o.again.entry.Attr.GetSeq(), o.again.entry.Attr.GetOid()); err != nil {
+			return err
+		}
+		return o.openFID(f, m.Flags|oCreat, m.Caller)
+	}
 	existing, err := o.tryCreate(m, parent, f)
 	if err != nil || existing.IsZero() {
 		return err
@@ -95,7 +101,7 @@ func (o *op) tryCreate(m *wirepb.CreateRequest, parent, f fid.FID) (existing fid
 		return fid.FID{}, err
 	}
 	var objects *osp.Allocation
-	if m.Mode&attr.TypeMask == attr.TypeFile {
+	if m.Mode&attr.TypeMask == attr.TypeFile && !o.again.on {
 		if objects, err = o.allocate(m.Layout, &o.folder, f); err != nil {
 			claimed.unclaim(f)
 			return fid.FID{}, err
@@ -183,7 +189,7 @@ func (o *op) createLocked(m *wirepb.CreateRequest, parent, f fid.FID, objects *o
 	if !m.Tmpfile {
 		found, free, err := o.find(parent, m.Name)
 		if err == nil {
-			if m.Open && m.Flags&oExcl == 0 {
+			if m.Open && m.Flags&oExcl == 0 && !o.again.on {
 				return found.child, nil
 			}
 			return fid.FID{}, status.Exist
@@ -254,6 +260,12 @@ func (o *op) newInode(m *wirepb.CreateRequest, f fid.FID, objects *osp.Allocatio
 			return err
 		}
 	case attr.TypeFile:
+		if o.again.on {
+			if err := o.replayObjects(); err != nil {
+				return err
+			}
+			break
+		}
 		objects.Fill(&o.tmpl, o.tx, o.e)
 		n.sec[secLayout] = o.encodeLayout(&o.tmpl)
 	}
@@ -338,7 +350,7 @@ func (o *op) publishCreate(m *wirepb.CreateRequest, entry *dirent) error {
 	r.Created = m.Open
 	// The first writer need not ask for the size of what is new.
 	r.Attr.SizeValid = true
-	if m.Open {
+	if m.Open && !o.again.on {
 		id, err := o.openHandle(n, m.Flags)
 		if err != nil {
 			return err
@@ -357,7 +369,7 @@ func (o *op) publishCreate(m *wirepb.CreateRequest, entry *dirent) error {
 		o.delta(folder, links, 1)
 		err = o.commitEntry(r, folder)
 	}
-	if err != nil && m.Open {
+	if err != nil && r.Handle != 0 {
 		o.dropOpen(n.FID, r.Handle)
 	}
 	return err

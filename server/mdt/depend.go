@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/strakefs/strake/fs/fid"
-	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/store"
 )
 
@@ -57,7 +56,10 @@ func (o *op) agree() error {
 	if len(o.deps) > depsMax {
 		panic("mdt: an operation with more dependencies than depsMax")
 	}
-	if o.h.sharing.level.Load() == shareNothing || o.c == nil || o.c.Header.Flags&wire.FlagReplay != 0 {
+	if o.again.on {
+		return o.same()
+	}
+	if o.h.sharing.level.Load() == shareNothing || o.c == nil {
 		return nil
 	}
 	need, committed := o.beyond, o.h.dev.Committed()

@@ -59,12 +59,36 @@ func (s *export) addHandle(f fid.FID, flags uint32, dir bool) (uint64, error) {
 	if len(s.handles) >= handlesMax {
 		return 0, status.Errorf(status.NoMemory, "mdt: the client has %d files open", len(s.handles))
 	}
-	s.last++
+	for s.last++; ; s.last++ { // One that was handed back may have any number.
+		if _, taken := s.handles[s.last]; !taken {
+			break
+		}
+	}
 	s.handles[s.last] = handle{f, flags}
 	if dir {
 		s.folders[f]++
 	}
 	return s.last, nil
+}
+
+// restoreHandle makes a handle of an earlier start again; had says that it is there already. The open is counted by the caller.
+func (s *export) restoreHandle(id uint64, f fid.FID, flags uint32, dir bool) (had bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v, ok := s.handles[id]; ok {
+		if v.fid != f {
+			return false, status.BadHandle
+		}
+		return true, nil
+	}
+	if len(s.handles) >= handlesMax {
+		return false, status.Errorf(status.NoMemory, "mdt: the client has %d files open", len(s.handles))
+	}
+	s.handles[id] = handle{f, flags}
+	if dir {
+		s.folders[f]++
+	}
+	return false, nil
 }
 
 // handleOf finds a handle of f.

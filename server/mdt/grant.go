@@ -33,7 +33,7 @@ const ctimeAgeLimit time.Duration = 0
 // wants returns the bits that a request would like with its answer, 0 for none. LOOKUP is left out where the operation
 // does not check that a name leads to the inode.
 func (o *op) wants(m *wirepb.LockWant, named bool) ldlm.Bits {
-	if m == nil || o.xs == nil || o.xs.locks == nil || ldlm.Mode(m.Mode) != ldlm.PR {
+	if m == nil || o.xs == nil || o.xs.locks == nil || o.again.on || ldlm.Mode(m.Mode) != ldlm.PR {
 		return 0
 	}
 	b := ldlm.Bits(m.Bits|m.TryBits) & grantable
@@ -77,7 +77,7 @@ func (o *op) takeBack(handles []uint64) {
 
 // cancels gives up locks of the client that it names in a request that changes something, before it is carried out.
 func (o *op) cancels(handles []uint64) error {
-	if len(handles) == 0 || o.xs == nil || o.xs.locks == nil {
+	if len(handles) == 0 || o.xs == nil || o.xs.locks == nil || o.again.on {
 		return nil
 	}
 	return o.h.ldlm.CancelEarly(o.e, o.xs.locks, handles)

@@ -59,6 +59,9 @@ type Pool interface {
 	Destroy(tx *store.Tx, e *env.Env, l *layout.Layout)
 	// Chown puts into tx what gives the objects of l another owner once tx is on disk.
 	Chown(tx *store.Tx, e *env.Env, l *layout.Layout, o osp.Owner)
+	// Replay puts into tx that exactly the objects of l are used, which a replayed create was given. It refuses what no OST can have
+	// given it.
+	Replay(tx *store.Tx, e *env.Env, l *layout.Layout) error
 }
 
 // Options of an MDT.
@@ -85,12 +88,19 @@ type Options struct {
 	Clock func() time.Time
 	// EvictAfter is how long an export without a connection lives; 0 is the default of package target.
 	EvictAfter time.Duration
+	// ReplayWindow is how long a restarted MDT waits for clients that make no progress with their replays; 0: it has no window, and what was
+	// not on disk is lost. Recovered is called when the window is over, or before New returns without one: the time to make new
+	// objects and destroy those that nobody owns.
+	ReplayWindow time.Duration
+	Recovered    func()
+	// Noticed is target.Options'.
+	Noticed func() bool
 }
 
 // handlerStats are figures of one MDT.
 type handlerStats struct {
-	hashRunsFull, restarts, granted, takenBack *stats.Counter
-	opens, orphans                             *stats.Gauge
+	hashRunsFull, restarts, granted, takenBack, vbrRefused *stats.Counter
+	opens, orphans                                         *stats.Gauge
 }
 
 // Handler is a metadata target: what its requests mean. It implements target.Handler.
@@ -139,6 +149,7 @@ func New(o Options) (*Handler, error) {
 		log: o.Log, contextOf: (*rpc.Call).Context, restored: map[[16]byte][]*seqUse{},
 	}
 	h.inspector = target.Inspector{KV: o.Device, Tables: o.Inspect}
+	before := wire.Transno(o.Device.Committed())
 	h.life, h.endLife = context.WithCancel(context.Background())
 	h.registerStats()
 	if err := h.startLocks(); err != nil {
@@ -154,7 +165,8 @@ func New(o Options) (*Handler, error) {
 		Name: o.Name, FSName: o.FSName, Device: o.Device, Clients: o.Clients, Slots: o.Slots, Handler: h,
 		Log: o.Log, Stats: o.Stats, Prefix: "mdt", EvictAfter: o.EvictAfter,
 		NewExport: h.newExport, Connected: h.connected, Disconnected: h.disconnected, ConnectReply: h.connectReply,
-		LockTimeout: func() time.Duration { return h.ldlm.Namespace().Limits().LockTimeout },
+		LockTimeout:  func() time.Duration { return h.ldlm.Namespace().Limits().LockTimeout },
+		ReplayWindow: o.ReplayWindow, Restart: before, EndReplay: h.endReplay, Recovered: o.Recovered, Noticed: o.Noticed,
 	})
 	if err != nil {
 		h.sharing.stop()
@@ -173,9 +185,6 @@ func New(o Options) (*Handler, error) {
 func (h *Handler) start() error {
 	e := env.New()
 	if err := h.makeRoot(e); err != nil {
-		return err
-	}
-	if err := h.removeOrphans(e); err != nil {
 		return err
 	}
 	return h.loadSequences(e)
@@ -197,13 +206,14 @@ func (h *Handler) Close(ctx context.Context) error {
 func (h *Handler) registerStats() {
 	s := &h.stats
 	s.hashRunsFull, s.restarts, s.granted, s.takenBack = &stats.Counter{}, &stats.Counter{}, &stats.Counter{}, &stats.Counter{}
-	s.opens, s.orphans = &stats.Gauge{}, &stats.Gauge{}
+	s.opens, s.orphans, s.vbrRefused = &stats.Gauge{}, &stats.Gauge{}, &stats.Counter{}
 	if r := h.o.Stats; r != nil {
 		base := "mdt." + h.o.Name
 		s.hashRunsFull = r.Counter(base+".hash_runs_full", "Creates refused because 128 names of a folder have one hash.")
 		s.restarts = r.Counter(base+".lock_restarts", "Operations that looked their names up again after locking.")
 		s.granted = r.Counter(base+".locks_granted", "Locks that went with answers to requests.")
 		s.takenBack = r.Counter(base+".locks_taken_back", "Locks granted with an answer that did not come to be, or was lost.")
+		s.vbrRefused = r.Counter(base+".vbr_refused", "Replays refused because what they rest on is not what it was.")
 		s.opens = r.Gauge(base+".open_files", "Inodes that a client has open.")
 		r.Table(base+".open_files", "Inodes that a client has open or writes.", h.opens.tableStats)
 		s.orphans = r.Gauge(base+".orphans", "Inodes without a name that live until their last close.")
@@ -219,7 +229,13 @@ func (h *Handler) connectReply(_ *target.Export, r *wirepb.ConnectReply) {
 func (h *Handler) Serve(e *env.Env, x *target.Export, c *rpc.Call) error {
 	o := h.begin(e, x, c)
 	defer o.end()
-	err := o.serve()
+	err := o.remember()
+	if err == nil {
+		err = o.serve()
+	}
+	if err != nil && o.again.on {
+		err = o.refused(err)
+	}
 	o.finish(err)
 	if !errors.Is(err, errShared) {
 		return err
@@ -286,6 +302,7 @@ var operations = [...]func(*op) error{
 	wire.OpPath - wire.OpLookup:        (*op).path,
 	wire.OpSetLayout - wire.OpLookup:   (*op).setLayout,
 	wire.OpParents - wire.OpLookup:     (*op).parents,
+	wire.OpReopen - wire.OpLookup:      (*op).reopen,
 }
 
 // statfs tells the device's space and inodes. The space for data is the OSTs', which the client asks.

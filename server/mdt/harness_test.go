@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -114,6 +115,8 @@ type cluster struct {
 	grace  time.Duration
 	stats  *stats.Registry
 	down   bool
+	window time.Duration
+	log    *slog.Logger
 }
 
 func testSpecs() []store.Spec {
@@ -160,6 +163,7 @@ func (c *cluster) start() {
 	c.h, err = New(Options{
 		Name: testMDT, FSName: testFS, Device: c.kv, Tables: TablesAt(2), Clients: 0, Slots: 1,
 		Key: []byte("0123456789abcdef"), Objects: c.set, Clock: clock, LockLimits: c.limits, ReconnectGrace: c.grace, Stats: c.stats,
+		ReplayWindow: c.window, Recovered: c.set.RecoveryEnded, Log: c.log,
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -169,8 +173,10 @@ func (c *cluster) start() {
 			c.t.Fatal(err)
 		}
 	}
-	c.set.RecoveryEnded()
 	for i := 0; ; i++ {
+		if c.h.Target().Recovering() {
+			break // Objects are made when it is over.
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		err := c.set.Ready(ctx)
 		cancel()
@@ -230,6 +236,8 @@ type client struct {
 	oid  uint32
 	uuid [16]byte
 	h    *holder // asks for locks with all that it does; nil: asks for none
+	// keeps has the client without an import: a test replays what it has kept.
+	keeps *keeper
 }
 
 var clientNumber atomic.Uint32
@@ -266,7 +274,15 @@ func (cl *client) close() {
 
 func (cl *client) do(op wire.Op, body, reply rpc.Message) error {
 	r := rpc.Request{Op: op, Body: body, Reply: reply}
-	return cl.imp.Do(context.Background(), &r)
+	return cl.send(&r)
+}
+
+// send sends a request by the import, or as who keeps what was answered.
+func (cl *client) send(r *rpc.Request) error {
+	if cl.keeps != nil {
+		return cl.keeps.send(r)
+	}
+	return cl.imp.Do(context.Background(), r)
 }
 
 // next draws a FID.
@@ -402,7 +418,7 @@ func (cl *client) list(f fid.FID, size uint32, plus bool, each func()) ([]*wirep
 			Body:  &wirepb.ReaddirRequest{Caller: root.pb(), Seq: uint64(f.Seq), Oid: f.OID, Cookie: cookie, MaxBytes: size, Plus: plus, Want: cl.h.wish(), WantFolder: cl.h.wish()},
 			Reply: &r, Into: make([]byte, 1<<20),
 		}
-		if err := cl.imp.Do(context.Background(), &req); err != nil {
+		if err := cl.send(&req); err != nil {
 			return all, err
 		}
 		locks := r.Locks

@@ -105,6 +105,9 @@ func (h *Handler) setRootDefault(template []byte) {
 // restripe replaces the objects of a file that holds no byte. The new ones are reserved before the lock; the old ones are
 // destroyed when the change is on disk.
 func (o *op) restripe(m *wirepb.LayoutRequest, f fid.FID) error {
+	if o.again.on {
+		return o.restripeLocked(f, nil)
+	}
 	objects, err := o.h.o.Objects.Allocate(o.h.contextOf(o.c), &o.wish, f)
 	if err != nil {
 		return err
@@ -146,9 +149,15 @@ func (o *op) restripeLocked(f fid.FID, objects *osp.Allocation) error {
 		gen = o.tmpl.Gen + 1
 		o.h.o.Objects.Destroy(o.tx, o.e, &o.tmpl)
 	}
-	objects.Fill(&o.tmpl, o.tx, o.e)
-	o.tmpl.Gen = gen
-	n.sec[secLayout] = o.encodeLayout(&o.tmpl)
+	if o.again.on {
+		if err := o.replayObjects(); err != nil {
+			return err
+		}
+	} else {
+		objects.Fill(&o.tmpl, o.tx, o.e)
+		o.tmpl.Gen = gen
+		n.sec[secLayout] = o.encodeLayout(&o.tmpl)
+	}
 	o.touch(n)
 	o.put(n, false)
 	o.settleGrant(n)

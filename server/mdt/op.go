@@ -53,6 +53,9 @@ type op struct {
 	// step is one of a walk, and the whiteout of a rename.
 	folder, to, child, other, step inode
 	move                           renaming
+	// again is what a replay knows of its first run; outcomes is what the reports of this one have made of their files.
+	again    again
+	outcomes []byte
 	// deps is what the operation has declared to depend on since it took its locks: see depend.go.
 	deps []stamp
 	// beyond is the newest change of another client that it rests on besides, shown the newest that its answer shows, and
@@ -82,6 +85,7 @@ type requests struct {
 	xattr    wirepb.XattrRequest
 	close    wirepb.CloseRequest
 	reports  wirepb.ReportSizesRequest
+	reopen   wirepb.ReopenRequest
 	oneSize  [1]*wirepb.SizeReport
 	enqueue  wirepb.EnqueueRequest
 	sync     wirepb.SyncRequest
@@ -99,6 +103,8 @@ type replies struct {
 	dirent  wirepb.Dirent
 	xattr   wirepb.XattrReply
 	seq     wirepb.SeqReply
+	report  wirepb.ReportReply
+	reopen  wirepb.ReopenReply
 	statfs  wirepb.StatfsReply
 	attr    wirepb.Attr
 	attr2   wirepb.Attr
@@ -139,6 +145,7 @@ func (h *Handler) begin(e *env.Env, x *target.Export, c *rpc.Call) *op {
 	o.tx, o.caller = nil, nil
 	o.beyond, o.shown, o.awaits = 0, 0, 0
 	o.want, o.writing, o.granted, o.died = 0, false, o.granted[:0], o.died[:0]
+	o.again.on, o.outcomes = false, o.outcomes[:0]
 	o.now = attr.TimeOf(h.o.Clock())
 	return o
 }
@@ -170,12 +177,15 @@ func (o *op) fid(seq uint64, oid uint32) (fid.FID, error) {
 	return f, nil
 }
 
-// throttle waits for room in the device. reserve lets the operation use the last of it: it makes room, or ends something.
-func (o *op) throttle(reserve bool) error { return o.h.dev.Throttle(o.ctx(), reserve) }
+// throttle waits for room in the device. reserve lets the operation use the last of it: it makes room, or ends something, or is a
+// replay.
+func (o *op) throttle(reserve bool) error {
+	return o.h.dev.Throttle(o.ctx(), reserve || o.again.on)
+}
 
-// ctx ends with the call's connection; without a call, with the target.
+// ctx ends with the call's connection; without a call, and for a replay, with the target.
 func (o *op) ctx() context.Context {
-	if o.c == nil {
+	if o.c == nil || o.again.on {
 		return o.h.life
 	}
 	return o.h.contextOf(o.c)
@@ -209,6 +219,7 @@ func (o *op) beginTx() {
 
 // commit publishes the transaction with the reply.
 func (o *op) commit(reply rpc.Message) error {
+	o.noted(reply)
 	if err := o.h.target.Commit(o.e, o.c, o.tx, reply); err != nil {
 		return err
 	}
@@ -289,7 +300,7 @@ func (o *op) entryReply(n *inode) *wirepb.EntryReply {
 	r := &o.rep.entry
 	putAttr(&o.rep.attr, n)
 	r.Attr, r.Parent = &o.rep.attr, nil
-	r.Layout, r.Symlink = nil, nil
+	r.Layout, r.Symlink, r.Recovery = nil, nil, nil
 	r.Handle, r.Created, r.Locks = 0, false, nil
 	switch n.Type() {
 	case attr.TypeFile:

@@ -62,6 +62,9 @@ func (o *op) openFID(f fid.FID, flags uint32, caller *wirepb.Caller) error {
 	}
 	r := o.entryReply(n)
 	r.Attr.SizeValid = known
+	if o.again.on {
+		return o.commitGranted(r) // Its client hands the open back with REOPEN, if it has it still.
+	}
 	id, err := o.openHandle(n, flags)
 	if err != nil {
 		return err
@@ -111,7 +114,7 @@ func (o *op) lockOpen(f fid.FID, flags uint32) error {
 
 // openForWrite puts what an open for write or with O_TRUNC changes, if it changes anything.
 func (o *op) openForWrite(n *inode, flags uint32) {
-	dirty := n.SizeValid || n.flags&recWritten == 0
+	dirty := n.SizeValid || n.flags&recWritten == 0 || o.again.on // A replay is one because its first run put something.
 	n.SizeValid = false
 	n.flags |= recWritten
 	if flags&oTrunc != 0 {
@@ -133,7 +136,9 @@ func (o *op) truncate(n *inode, size uint64) {
 	o.touch(n)
 	killSuid(&o.cred, n)
 	o.dropCapability(n)
-	o.h.opens.addWriter(n.FID, o.xs, 0, n.SetattrGen)
+	if !o.again.on {
+		o.h.opens.addWriter(n.FID, o.xs, 0, n.SetattrGen)
+	}
 }
 
 // openHandle makes a handle on n and counts the open.

@@ -137,6 +137,13 @@ func (t *openTable) addWriter(f fid.FID, x *export, handles int, gen uint32) {
 	x.setWriting(f, true)
 }
 
+// restoreWriter makes x a writer again after a restart. Nobody knows then who has written the file besides and what of it its record counts,
+// so that no report of the present writers is the whole truth.
+func (t *openTable) restoreWriter(f fid.FID, x *export, handles int, gen uint32) {
+	t.addWriter(f, x, handles, gen)
+	t.shard(f).with(f, func(v *openFile) { v.tainted = true })
+}
+
 // sized notes that one of f's writers has said a size, if it has any still.
 func (t *openTable) sized(f fid.FID) {
 	s := t.shard(f)

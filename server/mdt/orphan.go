@@ -7,6 +7,7 @@ import (
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/fid"
+	"github.com/strakefs/strake/fs/ldlm"
 	"github.com/strakefs/strake/fs/status"
 )
 
@@ -43,7 +44,7 @@ func (o *op) unname(n *inode, l parentLink) error {
 		o.put(n, false)
 		return nil
 	}
-	if o.h.opens.count(n.FID) == 0 {
+	if o.h.opens.count(n.FID) == 0 && !o.again.on { // After a restart nobody knows yet who has it open.
 		return o.destroy(n)
 	}
 	n.sec[secLinks] = nil
@@ -93,58 +94,86 @@ func (o *op) release(f fid.FID) error {
 	return o.destroy(&o.other)
 }
 
-// orphanBatch is how many orphans one transaction removes at the start.
-const orphanBatch = 256
+// orphanBatch is how many orphans one transaction removes at the end of recovery.
+const orphanBatch = 128
 
-// removeOrphans removes what an earlier life left without a name: until opens are replayed, nobody has it open now.
-func (h *Handler) removeOrphans(e *env.Env) error {
-	removed := 0
+// endReplay removes what an earlier life left without a name and nobody has handed back.
+func (h *Handler) endReplay() error {
+	e := env.New()
+	var from []byte
+	removed, kept := 0, 0
 	for {
+		e.Reset()
 		var batch []fid.FID
 		var bad error
-		err := h.dev.Scan(e, h.tables.Orphan, nil, nil, func(key, _ []byte) bool {
+		seen := 0
+		err := h.dev.Scan(e, h.tables.Orphan, from, nil, func(key, _ []byte) bool {
 			f, err := fid.FromKey(key)
 			if err != nil {
 				bad = fmt.Errorf("%w: orphan: %w", errFormat, err)
 				return false
 			}
-			batch = append(batch, f)
-			return len(batch) < orphanBatch
+			from = append(append(from[:0], key...), 0)
+			seen++
+			if h.opens.count(f) > 0 {
+				kept++
+			} else {
+				batch = append(batch, f)
+			}
+			return seen < orphanBatch
 		})
 		if err = errors.Join(err, bad); err != nil {
 			return err
 		}
-		if len(batch) == 0 {
-			if removed > 0 {
-				h.log.Info("removed what was unlinked while open", "target", h.o.Name, "inodes", removed)
+		if len(batch) > 0 {
+			if err := h.removeBatch(e, batch); err != nil {
+				return err
 			}
-			return nil
+			removed += len(batch)
 		}
-		if err := h.removeBatch(e, batch); err != nil {
-			return err
+		if seen < orphanBatch {
+			break
 		}
-		removed += len(batch)
-		e.Reset()
 	}
+	h.stats.orphans.Set(int64(kept))
+	if removed+kept > 0 {
+		h.log.Info("removed what was unlinked while open", "target", h.o.Name, "inodes", removed, "open", kept)
+	}
+	return nil
 }
 
+// removeBatch removes orphans that nobody has open.
 func (h *Handler) removeBatch(e *env.Env, batch []fid.FID) error {
 	o := h.begin(e, nil, nil)
+	defer o.end()
+	o.locks.reset()
+	for _, f := range batch {
+		o.locks.child(f, ldlm.EX, opened, false)
+	}
+	if err := o.lockAll(); err != nil {
+		return err
+	}
 	o.beginTx()
 	for _, f := range batch {
-		o.tx.Delete(h.tables.Orphan, f.AppendKey(e.Alloc(fid.KeySize)[:0]))
 		err := o.get(f, &o.child)
-		if errors.Is(err, status.Stale) || err == nil && o.child.Nlink > 0 {
-			continue
-		}
-		if err != nil {
+		if err != nil && !stale(err) {
 			return err
 		}
-		if err := o.destroy(&o.child); err != nil {
-			return err
+		if err == nil && h.opens.count(f) > 0 {
+			continue // A client that is being evicted had it; its eviction removes it.
+		}
+		o.tx.Delete(h.tables.Orphan, f.AppendKey(e.Alloc(fid.KeySize)[:0]))
+		if err == nil && o.child.Nlink == 0 {
+			if err := o.destroy(&o.child); err != nil {
+				return err
+			}
 		}
 	}
+	if o.tx.Empty() {
+		return nil
+	}
 	_, err := h.dev.Publish(o.tx)
+	o.finish(err)
 	return err
 }
 

@@ -241,10 +241,10 @@ func (o *op) claim(f fid.FID) (*seqUse, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.use.behind(f.OID) {
+	if s.use.behind(f.OID) && !o.again.on {
 		return nil, status.Errorf(status.Overtaken, "mdt: %v of %s lies %d behind its highest", f, o.x.Peer, s.use.high-f.OID)
 	}
-	if s.use.has(f.OID) {
+	if s.use.has(f.OID) && !s.use.behind(f.OID) {
 		return nil, status.Errorf(status.Protocol, "mdt: %v of %s was used before", f, o.x.Peer)
 	}
 	s.use.add(f.OID)

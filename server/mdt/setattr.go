@@ -60,8 +60,10 @@ func (o *op) setattr() error {
 		if err := o.lockOne(f, ldlm.EX, bits); err != nil {
 			return err
 		}
-		if err := o.maySetattr(m, n, a, valid); err != nil {
-			return err
+		if !o.again.on { // Then it was allowed, maybe to who had it open.
+			if err := o.maySetattr(m, n, a, valid); err != nil {
+				return err
+			}
 		}
 		more := setattrTakes(n, valid) &^ bits
 		if more == 0 {

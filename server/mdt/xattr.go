@@ -146,7 +146,7 @@ func (o *op) getxattr() error {
 
 func (o *op) xattrReply(value []byte, n *inode) {
 	r := &o.rep.xattr
-	r.Value, r.Attr, r.Locks = value, nil, o.grants()
+	r.Value, r.Attr, r.Locks, r.Recovery = value, nil, o.grants(), nil
 	if n != nil {
 		putAttr(&o.rep.attr, n)
 		r.Attr = &o.rep.attr

@@ -283,15 +283,22 @@ func (s *Set) try(a *Allocation, c *layout.Component) error {
 	return nil
 }
 
-// Replay takes exactly the objects of a replayed create's layout and adds their ids to tx: they are used from now on.
+// Replay takes exactly the objects of a replayed create's layout and adds their ids to tx: they are used from now on. The error, of kind
+// Protocol, is of objects that another metadata target gives out, or none.
 // Precondition: RecoveryEnded was not called yet.
-func (s *Set) Replay(tx *store.Tx, e *env.Env, l *layout.Layout) {
+func (s *Set) Replay(tx *store.Tx, e *env.Env, l *layout.Layout) error {
+	bad := false
+	each(l, func(st layout.Stripe) { bad = bad || st.Object.Group != s.o.Group || st.Object.ID == 0 })
+	if err := l.Check(); err != nil || bad {
+		return status.Errorf(status.Protocol, "osp: a replay of a layout with objects of other groups, or none")
+	}
 	each(l, func(st layout.Stripe) {
 		if o := s.find(st.OST); o != nil {
 			o.used(st.Object.ID)
 		}
 		addUsed(tx, e, s.o.Tables.LastUsed, st)
 	})
+	return nil
 }
 
 // Destroy implements Pool.

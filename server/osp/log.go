@@ -52,6 +52,12 @@ type logState struct {
 // logLoop sends the records whose transactions are on disk and removes those that the OST has committed.
 func (o *OSP) logLoop() {
 	o.log.sent, o.log.env = map[logKey]sent{}, env.New()
+	select {
+	case <-o.set.recovered: // A record that is replayed has an old stamp, and may not be on disk before.
+	case <-o.set.ctx.Done():
+		return
+	}
+	wake(o.logWake)
 	for {
 		select {
 		case <-o.logWake:

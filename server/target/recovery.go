@@ -77,18 +77,21 @@ func (r *recovery) begin(t *Target) {
 const hardFactor = 3
 
 // start runs the window. Without one, what follows a window is done before it returns.
-func (r *recovery) start() {
+func (r *recovery) start() error {
 	if r.open.Load() {
 		r.t.o.Log.Info("waiting for clients to replay", "target", r.t.o.Name, "window", r.t.o.ReplayWindow, "point", r.point)
 		r.t.done.Go(r.run)
-		return
+		return nil
 	}
 	if r.t.o.EndReplay != nil {
-		r.t.o.EndReplay()
+		if err := r.t.o.EndReplay(); err != nil {
+			return err
+		}
 	}
 	if r.t.o.Recovered != nil {
 		r.t.o.Recovered()
 	}
+	return nil
 }
 
 // run does what the window decides, until it is over.
@@ -179,7 +182,9 @@ func (r *recovery) finish(c *rpc.Call, err error) {
 func (r *recovery) end() {
 	t := r.t
 	if t.o.EndReplay != nil {
-		t.o.EndReplay()
+		if err := t.o.EndReplay(); err != nil {
+			t.o.Log.Error("at the end of recovery", "target", t.o.Name, "err", err) // What is left is there at the next start.
+		}
 	}
 	if err := r.settle(); err != nil {
 		t.o.Log.Error("ending the replay window", "target", t.o.Name, "err", err)

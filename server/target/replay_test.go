@@ -484,7 +484,7 @@ func TestEndsOfRecovery(t *testing.T) {
 	var fail error
 	f = newFixture(t, target.Options{
 		ReplayWindow: time.Hour,
-		EndReplay:    func() { v.add("end") },
+		EndReplay:    func() error { v.add("end"); return nil },
 		Flush:        func(context.Context) error { v.add("flush"); return fail },
 		Recovered:    func() { v.add("recovered") },
 	})

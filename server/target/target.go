@@ -68,7 +68,7 @@ type Options struct {
 	// nobody came back for. Flush then brings everything that was replayed to disk where a commit of the device is not enough; its error
 	// leaves the window open until the target stops. Recovered runs when the window's end is on disk and new work has begun. Without a window EndReplay and
 	// Recovered run before New returns. Each may be nil.
-	EndReplay func()
+	EndReplay func() error
 	Flush     func(ctx context.Context) error
 	Recovered func()
 	// Noticed reports whether clients are told of a restart by the MGS (imperative recovery); nil: they are not.
@@ -134,7 +134,9 @@ func New(o Options) (*Target, error) {
 	}
 	t.recovery.begin(t)
 	t.stats.register(&o, t)
-	t.recovery.start()
+	if err := t.recovery.start(); err != nil {
+		return nil, fmt.Errorf("target: %s: starting: %w", o.Name, err)
+	}
 	t.done.Go(t.evictLoop)
 	return t, nil
 }
