@@ -116,6 +116,7 @@ type cluster struct {
 	stats  *stats.Registry
 	down   bool
 	window time.Duration
+	shares bool // commit on share, in an MDT with a window
 	log    *slog.Logger
 }
 
@@ -172,6 +173,9 @@ func (c *cluster) start() {
 		if err := c.set.SetOST(layout.OSTIndex(i), nil, true); err != nil {
 			c.t.Fatal(err)
 		}
+	}
+	if c.window != 0 && !c.shares {
+		c.h.sharing.level.Store(shareNothing) // So that something is left to be replayed, and to be refused.
 	}
 	for i := 0; ; i++ {
 		if c.h.Target().Recovering() {

@@ -25,8 +25,15 @@ func (c *cluster) commit() {
 // TestReplayWithoutTheAbsent cites DESIGN §8: a client missing at the end of the window is evicted, and replays whose stamps do not match
 // are refused one by one, not wholesale. What another client did in the same folder does not matter, since a folder's times and
 // entries are no dependency.
+//
+// With commit on share nothing is refused.
 func TestReplayWithoutTheAbsent(t *testing.T) {
-	c := newCluster(t, windowed)
+	t.Run("commit_on_sharing 0", func(t *testing.T) { absent(t, false) })
+	t.Run("commit_on_sharing 1", func(t *testing.T) { absent(t, true) })
+}
+
+func absent(t *testing.T, shares bool) {
+	c := newCluster(t, windowed, func(c *cluster) { c.shares = shares })
 	a, b := c.keeper(), c.keeper()
 	shared := a.must(fid.Root, "shared", dir|0o777)
 	old := a.must(shared, "old", reg|0o644)
@@ -67,17 +74,21 @@ func TestReplayWithoutTheAbsent(t *testing.T) {
 			wantKind(t, "the refusal", e.refused, status.Stale)
 		}
 	}
-	if want := []string{"create", "link", "unlink"}; !slices.Equal(got, want) {
+	want, lost := []string{"create", "link", "unlink"}, status.NotExist
+	if shares {
+		want, lost = nil, status.OK
+	}
+	if !slices.Equal(got, want) {
 		t.Errorf("refused %v, want %v", got, want)
 	}
-	if n := c.h.stats.vbrRefused.Load(); n != 3 {
+	if n := c.h.stats.vbrRefused.Load(); int(n) != len(want) {
 		t.Errorf("%d counted", n)
 	}
-	for name, want := range map[string]status.Kind{"kept": status.OK, "linked": status.NotExist} {
+	for name, want := range map[string]status.Kind{"kept": status.OK, "linked": lost} {
 		_, err := b.lookup(root, fid.Root, name)
 		wantKind(t, name, err, want)
 	}
-	for name, want := range map[string]status.Kind{"old": status.OK, "own": status.NotExist, "made": status.NotExist, "name": status.OK} {
+	for name, want := range map[string]status.Kind{"old": status.OK, "own": status.NotExist, "made": lost, "name": status.OK} {
 		_, err := b.lookup(root, shared, name)
 		wantKind(t, name, err, want)
 	}

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -203,6 +204,14 @@ func dump(t *testing.T, dev store.Device) map[string]string {
 			continue
 		}
 		if err := dev.Scan(env.New(), store.Table(i), nil, nil, func(k, v []byte) bool {
+			// Whether a change followed one that was not on disk is no more so after the restart.
+			switch v = bytes.Clone(v); spec.Name {
+			case "inode":
+				clear(v[atOwnStamp+8 : atContentNo])
+				clear(v[atContentCli:recordFixed])
+			case "dirent":
+				clear(v[direntAtStamp+8 : direntFixed])
+			}
 			all[fmt.Sprintf("%s %x", spec.Name, k)] = fmt.Sprintf("%x", v)
 			return true
 		}); err != nil {
@@ -361,11 +370,11 @@ func replayEverything(t *testing.T, seed uint64, crashes int) {
 				}
 			})
 		}
-		inTime(t, time.Minute, func() {
-			for c.h.Target().Recovery().Replayed < 40+30*i {
-				runtime.Gosched()
-			}
-		})
+		var finished atomic.Bool
+		go func() { all.Wait(); finished.Store(true) }()
+		for !finished.Load() && c.h.Target().Recovery().Replayed < 20+15*i {
+			runtime.Gosched()
+		}
 		if i%2 == 0 {
 			if err := c.dev.Commit(); err != nil {
 				t.Fatal(err)
