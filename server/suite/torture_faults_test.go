@@ -62,13 +62,8 @@ func (c *cluster) killServers(t testing.TB, names ...string) {
 // kept, or nothing. It tells what it did.
 func (c *cluster) powerCut(t testing.TB, rnd *rand.Rand, names ...string) (what string) {
 	t.Helper()
-	for _, name := range names {
-		for _, d := range c.disksOf(name) {
-			must(t, d.Off())
-		}
-	}
+	c.killServers(t, names...) // first: a server without its disk could still answer
 	grain := []int{0, 8, 512, 4096}[rnd.IntN(4)]
-	c.killServers(t, names...)
 	for _, name := range names {
 		for _, d := range c.disksOf(name) {
 			if grain == 0 {
