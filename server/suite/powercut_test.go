@@ -43,7 +43,6 @@ func pattern(mark string, n int) []byte {
 // TestWorkOnAFileOfALostClientIsKept: one client makes a file, another opens, writes and flushes it, and the MDS loses its
 // power together with the first. The file and its data are there.
 func TestWorkOnAFileOfALostClientIsKept(t *testing.T) {
-	requireRecovery(t)
 	m := forgetful(t, 2)
 	rnd := rand.New(rand.NewPCG(seed(t), 0))
 	for round := range 3 {
@@ -72,7 +71,6 @@ func TestWorkOnAFileOfALostClientIsKept(t *testing.T) {
 // TestFlushedFilesSurviveALossOfAllPower: what was flushed is there after everything has lost its power: name, size and data,
 // of new files, of files that had an older valid size, and of names that a folder's fsync covers.
 func TestFlushedFilesSurviveALossOfAllPower(t *testing.T) {
-	requireRecovery(t)
 	m := forgetful(t, 1)
 	rnd := rand.New(rand.NewPCG(seed(t), 0))
 	dir := filepath.Join(m.at[0], "d")
