@@ -52,6 +52,7 @@ export function App() {
         <a href="/api/v1/host">host JSON</a>
         <a href="/api/v1/locks">locks JSON</a>
         <a href="/api/v1/hashtables">hash tables JSON</a>
+        <a href="/api/v1/recovery">recovery JSON</a>
         <a href="/api/v1/stats">statistics JSON</a>
         <a class="foot-end" href="/assets/licences.txt">Licences</a>
       </footer>

@@ -196,6 +196,12 @@ func (o *OST) Name() string { return o.o.Name }
 // Instance changes with each start of the OST.
 func (o *OST) Instance() uint64 { return o.t.Instance() }
 
+// Target is what the OST's server offers under its name.
+func (o *OST) Target() *target.Target { return o.t }
+
+// Newest is the number of the newest change.
+func (o *OST) Newest() uint64 { return o.seq.Load() }
+
 // Committed is the newest number that is on disk with all before it.
 func (o *OST) Committed() wire.Transno { return wire.Transno(o.committed.Load()) }
 

@@ -37,6 +37,8 @@ type Options struct {
 	// Locks returns the resources that several want of the lock servers of this process, at most limit of each, at once:
 	// it answers from memory. Nil on a process that has none.
 	Locks func(limit int) []LockResource
+	// Recovery returns where the targets of this process are in getting their clients back, from memory. Nil on a process that has none.
+	Recovery func() []RecoveryTarget
 	// Paths returns the paths of a file from the file system's root, or an error; it may ask a target, and must return
 	// when ctx ends. It is never called twice at a time. Nil: files are shown by FID.
 	Paths func(ctx context.Context, f fid.FID) ([]string, error)
@@ -78,6 +80,7 @@ func New(opts Options) (*Server, error) {
 		registry: opts.Registry, poller: newPoller(opts.Cluster, opts.Interval), interval: opts.Interval,
 		host:   func() hostView { return readHost(opts.Registry, time.Now()) },
 		wanted: &wanted{ask: opts.Locks, keep: opts.Interval / 2}, paths: newResolver(opts.Paths),
+		recoveries:  newRecoveries(opts.Recovery),
 		subscribers: map[*subscriber]struct{}{},
 		dropped:     opts.Registry.Counter("dash.pages_dropped", "Pages dropped because they read the live feed too slowly."),
 	}

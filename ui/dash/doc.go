@@ -8,7 +8,7 @@
 //   - point: one value of every series (CPU, network, bytes read, …) at one second. The
 //     points of the last minutes are kept in a ring, so that a page that opens has a past.
 //   - tick: one message of the live feed (server-sent events), once a second.
-//   - topic: what a page asks to hear beside what every tick holds: locks, hashtables. It is
+//   - topic: what a page asks to hear beside what every tick holds: locks, hashtables, recovery. It is
 //     read only while such a page listens, and never for more than a fiftieth of the time.
 //   - namespace, resource, holder, waiter: as package ldlm has them. A namespace is shown with
 //     what the registry holds below ldlm.namespaces, under the same names.
@@ -17,7 +17,7 @@
 //     with its age, and counts as trouble.
 //
 // Routes, all GET: / and /assets/*, /api/v1/overview, /api/v1/host, /api/v1/locks,
-// /api/v1/hashtables, /api/v1/stats?pattern=, /api/v1/events?about=, /metrics, /healthz.
+// /api/v1/hashtables, /api/v1/recovery, /api/v1/stats?pattern=, /api/v1/events?about=, /metrics, /healthz.
 // docs/dashboard-api.md has what they answer.
 //
 // Invariant: every figure comes from the stats.Registry or from the view. A figure not

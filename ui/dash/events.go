@@ -16,9 +16,9 @@ func (s *Server) getEvents(c echo.Context) error {
 	ctx := c.Request().Context()
 	about := topic(c.QueryParam("about"))
 	switch about {
-	case topicNone, topicLocks, topicTables:
+	case topicNone, topicLocks, topicTables, topicRecovery:
 	default:
-		return echo.NewHTTPError(http.StatusBadRequest, "about is locks or hashtables")
+		return echo.NewHTTPError(http.StatusBadRequest, "about is locks, hashtables or recovery")
 	}
 	sub, err := s.feed.subscribe(about)
 	if err != nil {

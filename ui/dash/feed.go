@@ -24,12 +24,13 @@ var errBusy = errors.New("too many pages are listening")
 
 // feed takes a point each interval and gives ticks to subscribers.
 type feed struct {
-	registry *stats.Registry
-	poller   *poller
-	host     func() hostView
-	wanted   *wanted
-	paths    *resolver
-	interval time.Duration
+	registry   *stats.Registry
+	poller     *poller
+	host       func() hostView
+	wanted     *wanted
+	paths      *resolver
+	recoveries *recoveries
+	interval   time.Duration
 
 	last sums // used by run only
 
@@ -53,9 +54,10 @@ type subscriber struct {
 type topic string
 
 const (
-	topicNone   topic = ""
-	topicLocks  topic = "locks"
-	topicTables topic = "hashtables"
+	topicNone     topic = ""
+	topicLocks    topic = "locks"
+	topicTables   topic = "hashtables"
+	topicRecovery topic = "recovery"
 )
 
 // tick is one message of the feed.
@@ -68,8 +70,9 @@ type tick struct {
 
 // about is what belongs to a topic.
 type about struct {
-	Locks  *locksView  `json:"locks,omitempty"`
-	Tables *tablesView `json:"hashtables,omitempty"`
+	Locks    *locksView    `json:"locks,omitempty"`
+	Tables   *tablesView   `json:"hashtables,omitempty"`
+	Recovery *recoveryView `json:"recovery,omitempty"`
 }
 
 // about reads what belongs to a topic.
@@ -82,6 +85,9 @@ func (f *feed) about(t topic, now time.Time) about {
 	case topicTables:
 		v := readTables(f.registry, now)
 		a.Tables = &v
+	case topicRecovery:
+		v := f.recoveries.view(f.registry, now)
+		a.Recovery = &v
 	}
 	return a
 }

@@ -89,6 +89,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(sampler.Close)
 	w.cache = &lruTable{}
 	w.registry.Table("llite.strake-1.inodes", "Inodes that the mount knows.", w.cache.read)
+	w.registerRecovery()
 	locks, stopLocks := startLocks(t, w.registry)
 	w.locks = locks
 	t.Cleanup(stopLocks)
@@ -164,7 +165,7 @@ func (w *world) view(context.Context) (dash.ClusterView, error) {
 func (w *world) start(t *testing.T, listen string) *dash.Server {
 	t.Helper()
 	s, err := dash.New(dash.Options{Registry: w.registry, Log: testLog(t), Listen: listen, Cluster: w.view,
-		Locks: w.locks.resources, Paths: w.locks.paths,
+		Locks: w.locks.resources, Paths: w.locks.paths, Recovery: w.recovery,
 		Metrics: metrics.Handler(w.registry, testLog(t))})
 	if err != nil {
 		t.Fatal(err)

@@ -31,6 +31,7 @@ func (s *Server) routes() *echo.Echo {
 	e.GET("/api/v1/host", s.getHost)
 	e.GET("/api/v1/locks", s.getLocks)
 	e.GET("/api/v1/hashtables", s.getTables)
+	e.GET("/api/v1/recovery", s.getRecovery)
 	e.GET("/api/v1/stats", s.getStats)
 	e.GET("/api/v1/events", s.getEvents)
 	e.GET("/healthz", func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
@@ -115,6 +116,10 @@ func (s *Server) getLocks(c echo.Context) error { return fresh(c, s.feed.locks(t
 
 func (s *Server) getTables(c echo.Context) error {
 	return fresh(c, readTables(s.opts.Registry, time.Now()))
+}
+
+func (s *Server) getRecovery(c echo.Context) error {
+	return fresh(c, s.feed.recoveries.view(s.opts.Registry, time.Now()))
 }
 
 // fresh sends JSON that must not be cached.

@@ -1,6 +1,7 @@
 package lfs
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,9 +13,9 @@ import (
 
 func newCheck() *cobra.Command {
 	return &cobra.Command{
-		Use:   "check osts|mdts|mgts|servers|all [PATH]",
+		Use:   "check osts|mdts|mds|mgts|servers|all [PATH]",
 		Short: "check that the mount is connected to its servers",
-		Long: `check says of each OST (osts), MDT (mdts) or the MGS (mgts) whether the mount is connected to it; servers
+		Long: `check says of each OST (osts), MDT (mdts, mds) or the MGS (mgts) whether the mount is connected to it; servers
 means osts and mdts, all means every one. It looks at the file system that PATH is on, or at every
 strake file system mounted on this machine. The exit status is 1 if a connection is missing.`,
 		Example: "  lfs check all\n  lfs check osts /mnt/strake",
@@ -41,7 +42,7 @@ func parseKinds(name string) ([]string, error) {
 	switch name {
 	case "osts":
 		return []string{virtual.KindOST}, nil
-	case "mdts":
+	case "mdts", "mds":
 		return []string{virtual.KindMDT}, nil
 	case "mgts":
 		return []string{virtual.KindMGS}, nil
@@ -50,7 +51,7 @@ func parseKinds(name string) ([]string, error) {
 	case "all":
 		return []string{virtual.KindMGS, virtual.KindMDT, virtual.KindOST}, nil
 	}
-	return nil, usagef("%s is none of osts, mdts, mgts, servers and all", safe(name))
+	return nil, usagef("%s is none of osts, mdts, mds, mgts, servers and all", safe(name))
 }
 
 // check reports on the targets of some kinds. A kind that the mount says nothing of is an error: silence is no proof.
@@ -71,6 +72,10 @@ func (s *session) check(dir string, kinds []string) error {
 		name := fmt.Sprintf("%s-%s-%s", t.Name, importName(t.Kind), info.Client)
 		if t.State == virtual.Active {
 			s.printf("%s active.\n", safe(name))
+			continue
+		}
+		if t.State == virtual.Deactivated {
+			s.fail(name, errors.New("deactivated: lctl activate "+t.Name+" brings it back"))
 			continue
 		}
 		s.fail(name, fmt.Errorf("not connected (%s)", strings.ToLower(t.State)))

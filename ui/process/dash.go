@@ -23,6 +23,7 @@ func (p *Process) startDash() error {
 	d, err := dash.New(dash.Options{
 		Registry: p.stats, Log: p.log, Listen: p.cfg.HTTP, AnyAddress: p.cfg.Insecure == config.InsecureAny,
 		Cluster: v.view, Metrics: metrics.Handler(p.stats, p.log), Locks: p.contended, Paths: p.paths,
+		Recovery: p.recovery,
 	})
 	if err != nil {
 		return err

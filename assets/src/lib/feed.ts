@@ -1,10 +1,10 @@
 // The live feed: one EventSource, connected again with a growing pause when it breaks.
 
 import { Store } from './store'
-import type { HashTables, Host, Locks, Overview, Past, Tick } from './types'
+import type { HashTables, Host, Locks, Overview, Past, Recovery, Tick } from './types'
 
 /** What a page hears of beside what all pages do. */
-export type Topic = '' | 'locks' | 'hashtables'
+export type Topic = '' | 'locks' | 'hashtables' | 'recovery'
 
 export type Link =
   | { state: 'connecting' }
@@ -24,6 +24,7 @@ export interface Live {
   /** As last heard; of a topic that is not listened to they are old. */
   locks: Locks | null
   hashtables: HashTables | null
+  recovery: Recovery | null
   /** Grows with every message: tells charts to draw again though arrays are reused. */
   version: number
 }
@@ -41,6 +42,7 @@ export const live = new Store<Live>({
   past: null,
   locks: null,
   hashtables: null,
+  recovery: null,
   version: 0,
 })
 
@@ -71,6 +73,7 @@ function onTick(e: MessageEvent<string>): void {
     host: tick.host,
     ...(tick.locks ? { locks: tick.locks } : {}),
     ...(tick.hashtables ? { hashtables: tick.hashtables } : {}),
+    ...(tick.recovery ? { recovery: tick.recovery } : {}),
   })
 }
 

@@ -87,6 +87,7 @@ export interface Tick {
   host: Host
   locks?: Locks
   hashtables?: HashTables
+  recovery?: Recovery
 }
 
 export interface Times {
@@ -205,6 +206,66 @@ export interface HashTables {
   atMs: number
   health: Health
   tables: HashTable[]
+}
+
+/** Where a target is in getting its clients back. Transnos are text: they are above what a number holds here. */
+export interface RecoveryTarget {
+  name: string
+  kind: string
+  status: string
+  tone: Tone
+  clients: {
+    known: number
+    connected: number
+    replaying: number
+    locking: number
+    completed: number
+    evicted: number
+    missing: string[]
+  }
+  queued_requests: number
+  held_requests: number
+  replayed_requests: number
+  refused_requests: number
+  replayed_locks: number
+  time_remaining_sec?: number
+  duration_sec?: number
+  ended_ms?: number
+  last_transno: string
+  last_committed: string
+  uncommitted: number
+  vbr: boolean
+  restored?: string
+  cos?: {
+    mode: number
+    forced_commits: number
+    waits: number
+    waited_sec: number
+    forced_per_sec?: number
+  }
+}
+
+/** A connection of this process to a target. */
+export interface Import {
+  name: string
+  target: string
+  state: string
+  tone: Tone
+  active: boolean
+  since: number
+  address?: string
+  error?: string
+  reconnects: number
+  evictions: number
+  rpcs_in_flight: number
+  replay_requests?: number
+}
+
+export interface Recovery {
+  atMs: number
+  health: Health
+  targets: RecoveryTarget[]
+  imports: Import[]
 }
 
 export interface Stat {

@@ -3,6 +3,7 @@ import type { Topic } from '../lib/feed'
 import { HashTablesPage } from './hashtables/hashtables'
 import { LocksPage } from './locks/locks'
 import { Overview } from './overview/overview'
+import { RecoveryPage } from './recovery/recovery'
 
 export interface Page {
   /** What follows "#/" in the address. */
@@ -17,5 +18,6 @@ export interface Page {
 export const pages: Page[] = [
   { route: '', title: 'Overview', topic: '', component: Overview },
   { route: 'locks', title: 'Locks', topic: 'locks', component: LocksPage },
+  { route: 'recovery', title: 'Recovery', topic: 'recovery', component: RecoveryPage },
   { route: 'hashtables', title: 'Hash tables', topic: 'hashtables', component: HashTablesPage },
 ]
