@@ -39,7 +39,7 @@ func TestPageInBrowser(t *testing.T) {
 	w := newWorld(t)
 	server := w.start(t, "127.0.0.1:0")
 	addr := server.Addr().String()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	args := []string{"test/page.mjs", "http://" + addr + "/", filepath.Join(t.TempDir(), "profile")}
 	if shots := os.Getenv("STRAKE_SCREENSHOTS"); shots != "" {

@@ -206,10 +206,15 @@ func TestTargets(t *testing.T) {
 		"lfs check: strake-OST0001-osc-c0ffee: not connected (inactive)\n", "check", "osts", "MNT")
 	m.want(t, 1, "", "lfs check: MNT: the mount knows of no MGS\n", "check", "mgts", "MNT")
 	m.want(t, 0, "strake-MDT0000-mdc-c0ffee active.\n", "", "check", "mdts", "MNT")
+	m.want(t, 0, "strake-MDT0000-mdc-c0ffee active.\n", "", "check", "mds", "MNT")
+	info.Targets[2].State = virtual.Deactivated
+	m.setJSON(t, virtual.About, info)
+	m.want(t, 1, "strake-MDT0000-mdc-c0ffee active.\nstrake-OST0000-osc-c0ffee active.\nstrake-OST0002-osc-c0ffee active.\n",
+		"lfs check: strake-OST0001-osc-c0ffee: deactivated: lctl activate strake-OST0001 brings it back\n", "check", "servers", "MNT")
 	info.Targets = append(info.Targets[:1], virtual.Target{Name: "MGS", Kind: "MGS", State: virtual.Active})
 	m.setJSON(t, virtual.About, info)
 	m.want(t, 0, "MGS-mgc-c0ffee active.\n", "", "check", "mgts", "MNT")
-	m.want(t, 2, "", "lfs check: all of them is none of osts, mdts, mgts, servers and all\n", "check", "all of them")
+	m.want(t, 2, "", "lfs check: all of them is none of osts, mdts, mds, mgts, servers and all\n", "check", "all of them")
 }
 
 func TestMkdir(t *testing.T) {
