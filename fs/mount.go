@@ -209,6 +209,7 @@ func (m *Mount) connectMDT(ctx context.Context, c *wirepb.Config) error {
 	o := m.importOptions(name, m.addresses(t))
 	o.OnLate = func(op wire.Op, body []byte) { m.mdc.Late(op, body) }
 	o.OnConnect = m.connectedMDT
+	o.Replay, o.Restore, o.OnRefused = true, m.restoreMDT, m.refused
 	o.Callback = func(e *env.Env, c *rpc.Call) error { return m.locks.Callback(e, c) }
 	var err error
 	if m.mdtImp, err = rpc.NewImport(o); err != nil {
@@ -245,6 +246,31 @@ func (m *Mount) connectedMDT(r *wirepb.ConnectReply) {
 		told.Evicted()
 	}
 	m.locks.Connected(r)
+}
+
+// restoreMDT hands opens and applications' locks back to an MDT that was started again.
+func (m *Mount) restoreMDT(ctx context.Context, v *rpc.Recovery) error {
+	m.mu.Lock()
+	told := m.told
+	m.mu.Unlock()
+	if told == nil {
+		return nil
+	}
+	if err := m.mdc.Restore(ctx, v, told.Writers(), told.Vanished); err != nil {
+		return err
+	}
+	_, err := m.locks.RestoreFlocks(ctx, v)
+	return err
+}
+
+// refused tells of a change that an MDT which was started again cannot repeat.
+func (m *Mount) refused(op wire.Op, body []byte, err error) {
+	m.mu.Lock()
+	told := m.told
+	m.mu.Unlock()
+	if told != nil {
+		told.Refused(op, body, err)
+	}
 }
 
 // alive asks for a sign of life of an MDT that has not been heard for half the time in which it would evict this mount.

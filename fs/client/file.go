@@ -36,6 +36,9 @@ func (h *Handle) alive(ctx context.Context) error {
 			return err
 		}
 	}
+	if h.in.vanished.Load() {
+		return status.Errorf(status.IO, "client: %v is lost: the MDT could not be brought back to where it was open", h.in.fid)
+	}
 	if h.life != h.c.life.Load() {
 		return status.Errorf(status.IO, "client: %v was open when this mount was evicted: close it and open it again", h.in.fid)
 	}

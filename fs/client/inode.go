@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/strakefs/strake/fs/attr"
 	"github.com/strakefs/strake/fs/fid"
@@ -17,6 +18,8 @@ import (
 type inode struct {
 	c   *Client
 	fid fid.FID
+	// vanished says that an MDT which was started again has not taken back that the file is open.
+	vanished atomic.Bool
 	// io serialises appends, truncates and the first opening of the data, which must see one size.
 	io ioLock
 

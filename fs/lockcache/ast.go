@@ -124,6 +124,7 @@ func (c *Cache) completion(m *wirepb.CompletionAST) error {
 	}
 	if w.flock {
 		c.granted.add(own)
+		c.mine.granted(&w.req)
 		w.complete(nil)
 		return nil
 	}

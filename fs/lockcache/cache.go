@@ -191,6 +191,7 @@ type Cache struct {
 	adoption     adoption
 	hints        hints
 	granted      grantedFlocks
+	mine         heldFlocks
 	leaving      leaving
 	revokes      pool // called-back locks
 	others       pool // all others on their way back
@@ -242,7 +243,7 @@ func (c *Cache) Close() {
 		c.usable.Store(false)
 		c.stop()
 		c.life.Unlock()
-		c.waiters.fail(errClosed, false)
+		c.waiters.fail(errClosed, false, false)
 		c.revokes.close()
 		c.others.close()
 		c.cancels.close()
@@ -291,12 +292,13 @@ func (c *Cache) Connected(r *wirepb.ConnectReply) (handBack bool) {
 	lost := c.connected && (!r.Recovered || r.Instance != c.instance && !c.o.Replay)
 	if c.connected && !lost && r.Instance != c.instance {
 		handBack = true
-		c.waiters.fail(errAgain, true) // the new start does not know who waits
+		c.waiters.fail(errAgain, true, false) // the new start does not know who waits
 	}
 	c.connected, c.instance = true, r.Instance
 	c.life.Unlock()
 	if lost {
-		c.Evicted()
+		// What applications hold is handed back to a target that knows this client still, and what they wait for is asked again.
+		c.lose(r.Recovered)
 	}
 	c.answered()
 	return handBack
@@ -309,14 +311,23 @@ func (c *Cache) Remote(own ldlm.Handle) (ldlm.Handle, bool) {
 }
 
 // Evicted drops every lock at once; see Owner.Lost. What waits for a lock fails with status.IO.
-func (c *Cache) Evicted() {
+func (c *Cache) Evicted() { c.lose(false) }
+
+// lose is Evicted; keep leaves applications' locks, and their wishes, in place.
+func (c *Cache) lose(keep bool) {
+	if !keep {
+		c.mine.clear()
+	}
 	c.life.Lock()
 	c.epoch++
 	held := c.ns.Locks(ldlm.Local, nil)
 	for i := range held {
 		c.ns.Drop(held[i].Handle)
 	}
-	c.waiters.fail(errEvicted, false)
+	if keep {
+		c.waiters.askAgain()
+	}
+	c.waiters.fail(errEvicted, false, keep)
 	c.called.clear()
 	c.cancels.forgetAll()
 	c.hints.clear()

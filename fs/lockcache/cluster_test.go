@@ -34,11 +34,14 @@ type cluster struct {
 
 	mu       sync.Mutex
 	sessions map[string]*session // by uuid; guarded by mu
+	restarts uint64              // starts that have lost all locks, with a recovery window; guarded by mu
+	through  []*rpc.Call         // who has ended the stage of the window; guarded by mu
 }
 
 // session is an export with locks.
 type session struct {
 	c      *cluster
+	locks  *lockd.Server
 	client *lockd.Client
 	gen    uint64
 	gone   atomic.Bool
@@ -46,12 +49,7 @@ type session struct {
 
 func newCluster(t testing.TB, timeout time.Duration) *cluster {
 	c := &cluster{TB: t, pipe: rpc.NewPipe(), sessions: map[string]*session{}}
-	c.locks = lockd.New(lockd.Options{Name: targetName, Seed: 3, Limits: ldlm.Limits{LockTimeout: timeout}, Tick: 20 * time.Millisecond,
-		Evict: func(cl *lockd.Client, why string) {
-			t.Logf("evicted %s: %s", cl.Name(), why)
-			c.evicted.Add(1)
-			c.evict(cl)
-		}})
+	c.locks = c.newLocks(timeout)
 	l, err := c.pipe.Listen("target")
 	if err != nil {
 		t.Fatal(err)
@@ -70,6 +68,15 @@ func newCluster(t testing.TB, timeout time.Duration) *cluster {
 		}
 	})
 	return c
+}
+
+func (c *cluster) newLocks(timeout time.Duration) *lockd.Server {
+	return lockd.New(lockd.Options{Name: targetName, Seed: 3, Limits: ldlm.Limits{LockTimeout: timeout}, Tick: 20 * time.Millisecond,
+		Evict: func(cl *lockd.Client, why string) {
+			c.Logf("evicted %s: %s", cl.Name(), why)
+			c.evicted.Add(1)
+			c.evict(cl)
+		}})
 }
 
 // evict ends a client's export.
@@ -91,11 +98,12 @@ func (c *cluster) Connect(_ context.Context, conn *rpc.Conn, r *wirepb.ConnectRe
 	s := c.sessions[string(r.Uuid)]
 	again := s != nil && s.gen == r.Generation
 	if !again {
-		s = &session{c: c, client: c.locks.Join(string(r.Peer)), gen: c.gen.Add(1)}
+		s = &session{c: c, locks: c.locks, client: c.locks.Join(string(r.Peer)), gen: c.gen.Add(1)}
 		c.sessions[string(r.Uuid)] = s
 	}
 	s.client.Connected(conn)
-	return s, &wirepb.ConnectReply{Version: wire.Version, Generation: s.gen, Instance: 1, MaxRpcsInFlight: 4, Recovered: again}, nil
+	return s, &wirepb.ConnectReply{Version: wire.Version, Generation: s.gen, Instance: 1 + c.restarts, MaxRpcsInFlight: 4,
+		Recovered: again, Recovering: c.restarts > 0}, nil
 }
 
 // Serve does lock requests; GETATTR grants the lock that it wants, READ stands for a request that needs a slot.
@@ -105,7 +113,7 @@ func (s *session) Serve(e *env.Env, c *rpc.Call) error {
 		s.client.Gone()
 		return nil
 	case wire.OpEnqueue, wire.OpCancel, wire.OpConvert, wire.OpProlong, wire.OpFlock:
-		return s.c.locks.Serve(e, s.client, c)
+		return s.locks.Serve(e, s.client, c)
 	case wire.OpGetattr:
 		var m wirepb.GetattrRequest
 		if err := c.Decode(&m); err != nil {
@@ -113,11 +121,13 @@ func (s *session) Serve(e *env.Env, c *rpc.Call) error {
 		}
 		reply := &wirepb.EntryReply{}
 		var g wirepb.LockGrant
-		if s.c.locks.Grant(e, s.client, ldlm.InodeRes(fid.FID{Seq: fid.Seq(m.Seq), OID: m.Oid}), m.Want, &g) {
+		if s.locks.Grant(e, s.client, ldlm.InodeRes(fid.FID{Seq: fid.Seq(m.Seq), OID: m.Oid}), m.Want, &g) {
 			reply.Locks = append(reply.Locks, &g)
 		}
 		c.Reply = reply
 		return nil
+	case wire.OpReplayDone:
+		return s.c.stage(c)
 	case wire.OpStatfs:
 		c.Reply = &wirepb.StatfsReply{}
 		return nil
@@ -140,7 +150,42 @@ func (s *session) Disconnected(conn *rpc.Conn) { s.client.Disconnected(conn) }
 // node is one client.
 type node struct {
 	*lockcache.Cache
-	imp *rpc.Import
+	imp  *rpc.Import
+	lost atomic.Int64 // applications' locks that were not handed back
+}
+
+// restart makes the target one that was started again: it has lost all locks.
+func (c *cluster) restart(nodes ...*node) {
+	c.mu.Lock()
+	c.restarts++
+	old := c.locks
+	c.Cleanup(old.Close)
+	c.locks = c.newLocks(old.Namespace().Limits().LockTimeout)
+	for uuid, s := range c.sessions {
+		s.gone.Store(true)
+		c.sessions[uuid] = &session{c: c, locks: c.locks, client: c.locks.Join(s.client.Name()), gen: s.gen}
+	}
+	c.mu.Unlock()
+	for _, n := range nodes {
+		n.imp.Reconnect()
+	}
+}
+
+// stage holds the end of a stage until all clients have come to it.
+func (c *cluster) stage(call *rpc.Call) error {
+	c.mu.Lock()
+	c.through = append(c.through, call)
+	all := c.through
+	if len(all) < len(c.sessions) {
+		c.mu.Unlock()
+		return rpc.ErrHeld
+	}
+	c.through = nil
+	c.mu.Unlock()
+	for _, k := range all[:len(all)-1] {
+		k.Finish(nil)
+	}
+	return nil
 }
 
 // join connects a client, with MaxInFlight 4.
@@ -152,7 +197,12 @@ func (c *cluster) join(o lockcache.Owner, change func(*lockcache.Options)) *node
 	imp, err := rpc.NewImport(rpc.ImportOptions{Transport: c.pipe, Addresses: []string{c.addr}, FSName: "strake", Target: targetName,
 		UUID: [16]byte{byte(id)}, Peer: fmt.Sprintf("client %d", id), Kind: rpc.KindClient, MaxInFlight: 4,
 		OnConnect: func(r *wirepb.ConnectReply) { cache.Load().Connected(r) },
-		Callback:  func(e *env.Env, call *rpc.Call) error { return cache.Load().Callback(e, call) }})
+		Callback:  func(e *env.Env, call *rpc.Call) error { return cache.Load().Callback(e, call) },
+		Restore: func(ctx context.Context, v *rpc.Recovery) error {
+			lost, err := cache.Load().RestoreFlocks(ctx, v)
+			n.lost.Add(int64(lost))
+			return err
+		}})
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -16,6 +16,7 @@
 //   - early cancel: the cancel of one's own lock in the request that would call it back (ELC).
 //   - adopt: enter a lock that came with the answer to another request. Window: while such an answer may come.
 //   - prolong: tell the server that a called-back lock is still used by a holder that lives.
+//   - application's lock: of flock(2) or fcntl(2). The server has them; what is held is noted here, for one that was started again.
 //   - lost: no longer known to the server, by eviction or restart. Silent: the target has not been heard.
 //
 // # Invariants
@@ -40,7 +41,7 @@
 // # Lock order
 //
 // Lock order: Cache.life; adoption.mu; a mutex of the mirror. Cache.life is also held while waiters, called, hints and
-// canceller are entered or emptied. waiterShard.mu, called.mu, hints.mu, grantedFlocks.mu, leaving.mu, pool.mu, canceller.mu, settings.mu and figures.mu
+// canceller are entered or emptied. waiterShard.mu, called.mu, hints.mu, grantedFlocks.mu, heldFlocks.mu, leaving.mu, pool.mu, canceller.mu, settings.mu and figures.mu
 // are innermost and stand alone.
 //
 // README.md has the states, and what happens when messages cross.

@@ -47,10 +47,14 @@ func (c *Cache) flock(ctx context.Context, r *ldlm.FlockRequest) error {
 	w.req.ResetVT()
 	wire.PutFlock(&w.req, r, own)
 	w.send(wire.OpEnqueue)
+	w.rpc.Answered = c.mine.enqueued
 	c.life.RLock()
 	c.beginLocked(own, w)
 	c.life.RUnlock()
 	err := c.do(ctx, &w.rpc)
+	if errors.Is(err, status.Again) {
+		c.mine.denied(&w.req)
+	}
 	if err == nil && w.reply.Waiting {
 		c.figs.waits.Inc()
 		if c.park(own, w) {
@@ -106,7 +110,7 @@ func (c *Cache) withdraw(own ldlm.Handle) bool {
 func (c *Cache) Unflock(ctx context.Context, r *ldlm.FlockRequest) error {
 	var m wirepb.FlockRequest
 	wire.PutFlockRequest(&m, r, false)
-	if err := c.do(ctx, &rpc.Request{Op: wire.OpFlock, Body: &m}); err != nil {
+	if err := c.do(ctx, &rpc.Request{Op: wire.OpFlock, Body: &m, Answered: c.mine.unlocked}); err != nil {
 		return fmt.Errorf("lockcache: giving up an application's lock on %v: %w", r.Res.FID(), err)
 	}
 	return nil

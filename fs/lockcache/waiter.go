@@ -188,13 +188,28 @@ func (c *Cache) park(own ldlm.Handle, w *waiter) bool {
 	return true
 }
 
-// fail completes all, or those that are parked: the others' requests are sent again by the import.
-func (s *waiters) fail(err error, parked bool) {
+// askAgain completes the wishes of applications that are parked: they are made once more.
+func (s *waiters) askAgain() {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		for h, w := range sh.m {
-			if w.parked || !parked {
+			if w.flock && w.parked {
+				delete(sh.m, h)
+				w.complete(errAgain)
+			}
+		}
+		sh.mu.Unlock()
+	}
+}
+
+// fail completes all, or those that are parked: the others' requests are sent again by the import. spare leaves wishes of applications.
+func (s *waiters) fail(err error, parked, spare bool) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		for h, w := range sh.m {
+			if (w.parked || !parked) && !(spare && w.flock) {
 				delete(sh.m, h)
 				w.complete(err)
 			}

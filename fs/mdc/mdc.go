@@ -76,12 +76,17 @@ type MDC struct {
 	wait   sync.WaitGroup
 
 	closes closer
+	opens  opens
+	// answered and reported are opens' methods, bound once.
+	answered, reported func(*rpc.Request)
 }
 
 // New starts an MDC over a connected import. Close stops it.
 func New(o Options) *MDC {
 	m := &MDC{imp: o.Import, locks: o.Locks, log: o.Log}
 	m.requests.New = func() any { return new(rpc.Request) }
+	m.opens.init()
+	m.answered, m.reported = m.opens.answered, m.opens.reported
 	m.closes.start(m)
 	if o.Stats != nil {
 		m.register(o.Stats, o.StatsPrefix)
@@ -140,6 +145,9 @@ func (m *MDC) call(ctx context.Context, op wire.Op, body, reply rpc.Message, int
 // change runs a request that changes something, and returns the number of the change.
 func (m *MDC) change(ctx context.Context, op wire.Op, body, reply rpc.Message) (wire.Transno, error) {
 	r := m.request(op, body, reply)
+	if op == wire.OpOpen || op == wire.OpCreate {
+		r.Answered = m.answered
+	}
 	err := m.imp.Do(ctx, r)
 	n := r.Transno
 	m.done(r)
@@ -148,7 +156,7 @@ func (m *MDC) change(ctx context.Context, op wire.Op, body, reply rpc.Message) (
 
 func (m *MDC) request(op wire.Op, body, reply rpc.Message) *rpc.Request {
 	r := m.requests.Get().(*rpc.Request)
-	r.Op, r.Body, r.Reply, r.Into = op, body, reply, nil
+	r.Op, r.Body, r.Reply, r.Into, r.Answered = op, body, reply, nil, nil
 	return r
 }
 

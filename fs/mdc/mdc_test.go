@@ -25,15 +25,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // mdt is a target that answers as a test says.
 type mdt struct {
-	t     *testing.T
-	net   *rpc.Pipe
-	stop  func()
-	life  uint64
-	serve func(c *rpc.Call) error
+	t    *testing.T
+	net  *rpc.Pipe
+	stop func()
+	life uint64
+	// restarts counts new instances, each with a recovery window.
+	restarts uint64
+	stopping atomic.Bool
+	serve    func(c *rpc.Call) error
+	restore  func(ctx context.Context, v *rpc.Recovery) error
 }
 
 func (m *mdt) Connect(context.Context, *rpc.Conn, *wirepb.ConnectRequest) (rpc.Session, *wirepb.ConnectReply, error) {
-	return m, &wirepb.ConnectReply{Version: wire.Version, Generation: m.life, Instance: 1, MaxRpcsInFlight: 16, BrwSize: wire.BulkMax, Recovered: true}, nil
+	if m.stopping.Load() {
+		return nil, nil, status.Stopping
+	}
+	return m, &wirepb.ConnectReply{Version: wire.Version, Generation: m.life, Instance: 1 + m.restarts, MaxRpcsInFlight: 16,
+		BrwSize: wire.BulkMax, Recovered: true, Recovering: m.restarts > 0}, nil
 }
 func (m *mdt) LastCommitted() wire.Transno         { return 0 }
 func (m *mdt) Generation() uint64                  { return m.life }
@@ -65,7 +73,7 @@ func newMDC(t *testing.T, limit time.Duration, serve func(c *rpc.Call) error) (*
 	m.start()
 	i, err := rpc.NewImport(rpc.ImportOptions{
 		Transport: m.net, Addresses: []string{"mdt"}, FSName: "strake", Target: "strake-MDT0000", UUID: [16]byte{1},
-		Kind: rpc.KindClient, RetryLimit: limit,
+		Kind: rpc.KindClient, RetryLimit: limit, Restore: func(ctx context.Context, v *rpc.Recovery) error { return m.restore(ctx, v) },
 	})
 	if err != nil {
 		t.Fatal(err)

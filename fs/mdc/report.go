@@ -59,7 +59,10 @@ func (m *MDC) send(ctx context.Context, reports []Report) error {
 		reports[i].put(p)
 		q.Reports = append(q.Reports, p)
 	}
-	_, err := m.call(ctx, wire.OpReportSizes, q, nil, nil)
+	r := m.request(wire.OpReportSizes, q, nil)
+	r.Answered = m.reported
+	err := m.imp.Do(ctx, r)
+	m.done(r)
 	return err
 }
 
@@ -197,7 +200,11 @@ func (q *closer) run(m *MDC) {
 				}
 			}
 			batch = q.take(batch[:0])
+			before := m.opens.sending(batch)
 			m.deliver(q.ctx, batch)
+			if m.opens.sent(batch, before) {
+				m.closeAgain(q.ctx, batch)
+			}
 			q.mu.Lock()
 			q.answered += uint64(len(batch))
 			q.movedLocked()
@@ -228,6 +235,20 @@ func (m *MDC) deliver(ctx context.Context, batch []Report) {
 		if n := batch[i].Notify; n != nil {
 			n.Reported(err)
 		}
+	}
+}
+
+// closeAgain closes what was handed back to a restarted MDT while its close was on the way: that had the close on its disk, it may
+// be, and has answered it from there.
+func (m *MDC) closeAgain(ctx context.Context, batch []Report) {
+	again := make([]Report, 0, len(batch))
+	for i := range batch {
+		if r := &batch[i]; r.Handle != 0 || r.Done {
+			again = append(again, Report{FID: r.FID, Handle: r.Handle, Done: r.Done, SetattrGen: r.SetattrGen})
+		}
+	}
+	if len(again) > 0 {
+		m.deliver(ctx, again)
 	}
 }
 
