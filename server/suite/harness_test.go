@@ -135,7 +135,11 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	sharedMu.Lock()
 	for name, c := range shared {
-		if err := c.stop(); err != nil {
+		err := c.stop()
+		if err == nil {
+			err = c.check()
+		}
+		if err != nil {
 			fmt.Fprintf(os.Stderr, "suite: stop of the shared cluster %q: %v\n%s", name, err, c.tails())
 			code = 1
 		}
@@ -272,6 +276,8 @@ func newCluster(t testing.TB, layout string, opts clusterOptions) *cluster {
 	t.Cleanup(func() {
 		if err := c.stop(); err != nil {
 			t.Errorf("stop: %v", err)
+		} else if err := c.check(); err != nil {
+			t.Error(err)
 		}
 		if t.Failed() {
 			t.Log(c.tails())
@@ -565,6 +571,27 @@ func (c *cluster) stop() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// check lets strake check look at the folders of the targets, which have stopped: whatever tests have done, it finds nothing.
+func (c *cluster) check() error {
+	bin, err := strakeBinary()
+	if err != nil {
+		return err
+	}
+	args := []string{bin, "check"}
+	for _, n := range c.nodes {
+		for _, dir := range n.data {
+			args = append(args, "--data", dir)
+		}
+	}
+	if len(args) == 2 {
+		return nil
+	}
+	if out, err := output("", args...); err != nil {
+		return fmt.Errorf("strake check: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // restart starts a stopped cluster again.
