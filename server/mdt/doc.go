@@ -16,6 +16,8 @@
 //   - orphan: an inode without a name that somebody has open, or that O_TMPFILE made.
 //   - sequence: the FIDs that one client names new inodes from.
 //   - grant: a lock that goes to the client with the answer to another request, because nobody's lock has to come back for it.
+//   - replay: an operation that an earlier start has answered, done again with the same result. dependency: what an operation rests on,
+//     by the stamps that it found. outcome: what a size report made of its file.
 //   - hot folder: one whose entries another client has just changed; they are not worth a lock.
 //
 // Invariant: every entry leads to an inode whose parent links name it (while the links fit their bound), and a file has as
@@ -26,6 +28,8 @@
 // Invariant: an inode without a name has an orphan record, and no other inode has one.
 //
 // Invariant: while a client is a writer of a file, its size_valid is cleared, on disk too once fsync has returned.
+//
+// Invariant: a replay makes the change of its first run, with its stamps and times, or is refused and makes none.
 //
 // Invariant: a FID is used once: an operation claims it in memory, and its transaction records it.
 //

@@ -424,3 +424,29 @@ func (c *cluster) lastUsed() (all []uint64) {
 	}
 	return all
 }
+
+// BenchmarkReplay is what one replay of a create costs, both ends, of eight clients that did theirs in turn.
+func BenchmarkReplay(b *testing.B) {
+	c := newCluster(b, windowed)
+	var clients []*client
+	for range 8 {
+		clients = append(clients, c.keeper())
+		clients[len(clients)-1].next()
+	}
+	c.commit()
+	for i := range b.N {
+		clients[i%8].must(fid.Root, fmt.Sprint(i), reg|0o644)
+	}
+	c.restart(true)
+	b.ReportAllocs()
+	b.ResetTimer()
+	var all sync.WaitGroup
+	for _, cl := range clients {
+		all.Go(func() {
+			if _, err := cl.keeps.recover(); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}

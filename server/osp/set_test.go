@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -35,6 +36,8 @@ type cluster struct {
 	osts   []*oss
 	o      osp.Options
 	env    *env.Env
+	// replays runs before recovery ends.
+	replays func()
 }
 
 type oss struct {
@@ -135,6 +138,9 @@ func (c *cluster) openMDT() {
 		if err := c.set.SetOST(layout.OSTIndex(i), []string{fmt.Sprint("oss", i)}, true); err != nil {
 			c.t.Fatal(err)
 		}
+	}
+	if c.replays != nil {
+		c.replays()
 	}
 	c.set.RecoveryEnded()
 }
@@ -263,6 +269,54 @@ func TestOrphansAreDestroyedAndIDsNotReused(t *testing.T) {
 	}
 	if next := c.create(layout.Plain(1, 0)).Components[0].Stripes[0]; next.Object.ID <= lost.Object.ID {
 		t.Fatalf("id %d given after %d", next.Object.ID, lost.Object.ID)
+	}
+}
+
+// TestReplayTakesTheObjectsOfThen cites DESIGN §4, "Objects": a create's replay takes exactly the objects of then; orphan cleanup runs when
+// recovery has ended, above the last used ids, committed or replayed; and nothing is destroyed before.
+func TestReplayTakesTheObjectsOfThen(t *testing.T) {
+	c := newCluster(t, 1, osp.Options{})
+	old := c.create(layout.Plain(1, 0))
+	c.commit()
+	replayed, lost := c.create(layout.Plain(1, 0)), c.create(layout.Plain(1, 0))
+	number := c.device.Last()
+	there := func(l layout.Layout) bool { return c.there(l.Components[0].Stripes[0]) }
+	c.device.Crash()
+	c.stopMDT()
+	c.replays = func() {
+		c.publish(func(tx *store.Tx, e *env.Env) {
+			if err := c.set.Replay(tx, e, &replayed); err != nil {
+				t.Fatal(err)
+			}
+		})
+		c.commit()
+		c.publish(func(tx *store.Tx, e *env.Env) {
+			c.set.Destroy(tx, e, &old)
+			tx.Replay = number // A stamp of the earlier start looks as if it were committed.
+		})
+		for _, change := range []func(*layout.Stripe){func(s *layout.Stripe) { s.Object.Group++ }, func(s *layout.Stripe) { s.Object.ID = 0 }} {
+			bad := replayed
+			bad.Components = slices.Clone(bad.Components)
+			bad.Components[0].Stripes = slices.Clone(bad.Components[0].Stripes)
+			change(&bad.Components[0].Stripes[0])
+			if err := c.set.Replay(store.BeginTx(env.New()), env.New(), &bad); status.Of(err) != status.Protocol {
+				t.Errorf("objects %v: %v", bad.Components[0].Stripes, err)
+			}
+		}
+		eventually(t, "the OST is up", func() bool { _, told := c.set.OSTs()[0].Space(); return told })
+		time.Sleep(50 * time.Millisecond) // Several rounds of the statfs and log loops.
+		if !there(old) || !there(replayed) || !there(lost) {
+			t.Error("objects were destroyed before the end of recovery")
+		}
+		c.commit()
+	}
+	c.startMDT()
+	eventually(t, "orphans and destroyed ones are gone", func() bool { return !there(old) && !there(lost) })
+	if !there(replayed) {
+		t.Error("a replayed create has lost its object")
+	}
+	if next := c.create(layout.Plain(1, 0)).Components[0].Stripes[0]; next.Object.ID <= lost.Components[0].Stripes[0].Object.ID {
+		t.Errorf("id %d was given again", next.Object.ID)
 	}
 }
 
