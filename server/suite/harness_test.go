@@ -12,6 +12,7 @@
 //	STRAKE_SUITE_REF      the folder of the reference file system (default: a temporary folder; ext4 or tmpfs)
 //	STRAKE_SUITE_BIN      a built binary to use in place of building one
 //	STRAKE_SUITE_SEED     seed of the random tests (default: the clock's; each prints the one it used)
+//	STRAKE_TORTURE        kinds of faults of the torture test: see torture_test.go
 //	STRAKE_SOAK           1: sizes as the field reports them, not the small ones that take seconds
 package suite
 

@@ -92,6 +92,10 @@
 // kernel may have dropped the pages and forgotten the error. The device stops, and what was not reported committed is
 // replayed by the clients.
 //
+// Open flushes the database and drops the host's pages of it before it reads: after a failed flush they show what is not on
+// the disk, and no later flush would write them. Where the file system below is FUSE, syncfs reaches nobody; there each
+// object and folder is flushed by itself, after a start all that there are.
+//
 // A page that is damaged, or that the disk cannot read, makes bbolt panic or the processor fault; both become
 // ErrCorrupt here and stop the device. Nothing repairs a database in place.
 package boltdev
