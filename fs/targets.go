@@ -26,7 +26,8 @@ type ost struct {
 	name string
 }
 
-// apply follows a configuration: new OSTs are entered, moved ones are looked for where they are now. An OST that is away
+// apply follows a configuration: new OSTs are entered, moved ones are looked for where they are now, those that were started again are
+// connected to at once. An OST that is away
 // keeps nothing else waiting.
 func (m *Mount) apply(c *wirepb.Config) {
 	for _, t := range c.Targets {
@@ -34,6 +35,7 @@ func (m *Mount) apply(c *wirepb.Config) {
 		case mgc.KindMDT:
 			if t.Index == 0 {
 				m.mdtImp.SetAddresses(m.addresses(t))
+				m.mdtImp.NewInstance(t.Instance)
 			}
 		case mgc.KindOST:
 			if err := m.applyOST(t); err != nil {
@@ -52,6 +54,7 @@ func (m *Mount) applyOST(t *wirepb.Target) error {
 	}
 	if have := m.osts[t.Index]; have != nil {
 		have.imp.SetAddresses(addresses)
+		have.imp.NewInstance(t.Instance)
 		return nil
 	}
 	n := &ost{name: string(t.Name)}

@@ -57,13 +57,19 @@ func (n *Node) reports() []*wirepb.Target {
 			state = "stopped"
 			n.fail(err)
 		}
-		out = append(out, report(mgc.KindMDT, uint32(n.mds.dev.Label().Index), n.mds.dev, state))
+		t := report(mgc.KindMDT, uint32(n.mds.dev.Label().Index), n.mds.dev, state)
+		if n.HasMDT() {
+			t.Instance = n.mds.mdt.Target().Instance()
+		}
+		out = append(out, t)
 	}
 	for _, o := range n.oss {
 		if err := o.ost.Err(); err != nil {
 			n.fail(err)
 		}
-		out = append(out, report(mgc.KindOST, o.index, o.dev, o.ost.State()))
+		t := report(mgc.KindOST, o.index, o.dev, o.ost.State())
+		t.Instance = o.ost.Target().Instance()
+		out = append(out, t)
 	}
 	return out
 }

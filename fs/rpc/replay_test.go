@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -631,5 +632,83 @@ func TestReplayMoreAndItsBulk(t *testing.T) {
 				t.Errorf("%v, %d refused", got, refused.Load())
 			}
 		})
+	}
+}
+
+// TestNewsOfAnInstance: an import that hears of another instance than its own connects anew, once for each piece of news.
+func TestNewsOfAnInstance(t *testing.T) {
+	c := newLedgerCluster(t, "pipe")
+	reg := stats.NewRegistry()
+	i := c.connect(func(o *rpc.ImportOptions) { o.Stats = reg })
+	ctx := testContext(t)
+	reconnects := func(want int64) {
+		t.Helper()
+		for n := figure(t, reg, "rpc.*.reconnects"); n != want; n = figure(t, reg, "rpc.*.reconnects") {
+			if ctx.Err() != nil || n > want {
+				t.Fatalf("%d reconnects, want %d", n, want)
+			}
+			if err := i.Do(ctx, &rpc.Request{Op: wire.OpSync}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	i.NewInstance(0)
+	i.NewInstance(1)
+	reconnects(0)
+	i.NewInstance(2) // what it says has come and gone before it was heard
+	reconnects(1)
+	i.NewInstance(2)
+	c.crash()
+	reconnects(2)
+	i.NewInstance(2)
+	if err := c.set(ctx, i, 1); err != nil {
+		t.Fatal(err)
+	}
+	reconnects(2)
+}
+
+// TestAdaptiveTimeout: a slow answer makes the import wait longer before it gives a connection up, for as long as it is remembered; the
+// parameters bound that. The texts have Lustre's layout.
+func TestAdaptiveTimeout(t *testing.T) {
+	c := newCluster(t, "pipe")
+	slow := 30 * time.Millisecond
+	c.target.serve = func(_ *env.Env, call *rpc.Call) error {
+		if call.Header.Op == wire.OpGetattr {
+			<-time.After(slow)
+		}
+		return nil
+	}
+	c.start()
+	reg := stats.NewRegistry()
+	i := c.connect(func(o *rpc.ImportOptions) { o.Stats = reg })
+	ctx := testContext(t)
+	param := func(name string) *stats.Entry {
+		t.Helper()
+		var p stats.Entry
+		if err := reg.Walk("rpc.*."+name, func(e stats.Entry) error { p = e; return nil }); err != nil || p.Path == "" {
+			t.Fatalf("%s: %v", name, err)
+		}
+		return &p
+	}
+	if err := i.Do(ctx, &rpc.Request{Op: wire.OpGetattr}); err != nil {
+		t.Fatal(err)
+	}
+	text := param("timeouts").Text()
+	for _, want := range []string{"last reply : ", "\nnetwork    : cur   0  worst   0", "\nservice    : cur   1  worst   1 (at ", "   1   0   0   0\nsilence    : cur   5  from 5 to 40"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	for name, bad := range map[string]string{"at_min": "0", "at_max": "601", "at_history": "x"} {
+		if param(name).Set(bad) == nil {
+			t.Errorf("%s takes %q", name, bad)
+		}
+	}
+	if err := param("at_min").Set("7\n"); err != nil || param("at_min").Text() != "7" || !strings.Contains(param("timeouts").Text(), "silence    : cur   7") {
+		t.Errorf("%v, at_min is %s\n%s", err, param("at_min").Text(), param("timeouts").Text())
+	}
+	state := param("state").Text()
+	if !strings.HasPrefix(state, "current_state: FULL\nstate_history:\n - [ ") || !strings.HasSuffix(state, ", FULL ]") || !strings.Contains(state, ", CONNECTING ]") {
+		t.Errorf("%s", state)
 	}
 }

@@ -7,7 +7,8 @@
 //
 //   - configuration: what clients and targets need to find each other, with a version that grows with each change.
 //   - registration: a target's word that it serves, under an index that the MGS gives once and for ever.
-//   - report: a target's space and state, sent every few seconds; never stored.
+//   - report: a target's space, state and instance, sent when it begins to serve and every few seconds; never stored. One with a new
+//     instance makes a new version of the configuration, so that the target's clients hear that it was started again.
 //
 // Invariant: an index of a kind belongs to one data folder (its uuid) for ever; nothing but an administrator's word can
 // give it to another.

@@ -65,6 +65,7 @@ type targetKey struct {
 type record struct {
 	pb       *wirepb.Target
 	owner    *session
+	instance uint64 // the target's start, as it has reported; 0 before
 	reported time.Time
 	statfs   wirepb.StatfsReply
 	state    string

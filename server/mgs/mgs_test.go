@@ -326,6 +326,38 @@ func TestReports(t *testing.T) {
 	}
 }
 
+// TestANewInstanceIsNews: who waits for a configuration hears of a target that serves again, once.
+func TestANewInstanceIsNews(t *testing.T) {
+	r := start(t)
+	i, watcher := r.connected(1), r.connected(2)
+	if _, err := register(t, i, request(mgs.KindOST, -1, 10, "oss1")); err != nil {
+		t.Fatal(err)
+	}
+	report := func(instance uint64) {
+		t.Helper()
+		q := &wirepb.ReportRequest{Fsname: []byte("strake"), Targets: []*wirepb.Target{{Kind: mgs.KindOST, State: []byte("serving"), Instance: instance}}}
+		if err := i.Do(limit(t), &rpc.Request{Op: wire.OpReport, Body: q}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := config(t, watcher, 0, 0)
+	for _, instance := range []uint64{7, 8} {
+		news := make(chan *wirepb.Config, 1)
+		go func() { news <- config(t, watcher, seen.Version, 30*time.Second) }()
+		report(instance)
+		c := <-news
+		if c.Version == seen.Version || c.Targets[0].Instance != instance {
+			t.Errorf("after a start as %d: %v", instance, c)
+		}
+		seen = c
+		report(instance)
+		report(0) // a server of a version before
+		if c := config(t, watcher, 0, 0); c.Version != seen.Version || c.Targets[0].Instance != instance {
+			t.Errorf("the same instance again: %v", c)
+		}
+	}
+}
+
 func TestPermanentParams(t *testing.T) {
 	r := start(t)
 	i := r.connected(1)

@@ -142,10 +142,18 @@ func (m *MGS) placeLocked(s *session, q *wirepb.RegisterRequest) (targetKey, *re
 	return targetKey{q.Kind, next}, &record{}, nil
 }
 
-// report keeps how a session's targets are.
+// report keeps how a session's targets are. That a target serves under a new instance is news: those who wait for it hear at once,
+// and try to connect (imperative recovery).
 func (m *MGS) report(s *session, q *wirepb.ReportRequest) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	news := false
+	defer func() {
+		if news {
+			m.version++
+			m.wakeLocked(nil)
+		}
+	}()
 	for _, t := range q.Targets {
 		k := targetKey{t.Kind, t.Index}
 		if !slices.Contains(s.mine, k) {
@@ -156,6 +164,10 @@ func (m *MGS) report(s *session, q *wirepb.ReportRequest) error {
 			return status.Errorf(status.Refused, "mgs: a report of %s, which is served by %s now", r.pb.Name, r.pb.Server)
 		}
 		r.reported = time.Now()
+		news = news || t.Instance != 0 && t.Instance != r.instance
+		if t.Instance != 0 {
+			r.instance = t.Instance
+		}
 		r.state = string(t.State[:min(len(t.State), 64)])
 		if f := t.Statfs; f != nil {
 			r.statfs = wirepb.StatfsReply{

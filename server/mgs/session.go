@@ -140,7 +140,7 @@ func (m *MGS) viewLocked() *wirepb.Config {
 	for _, r := range m.targets {
 		t := &wirepb.Target{
 			Name: r.pb.Name, Kind: r.pb.Kind, Index: r.pb.Index, Uuid: r.pb.Uuid, Addresses: r.pb.Addresses,
-			Active: r.pb.Active, Server: r.pb.Server, State: []byte(r.state),
+			Active: r.pb.Active, Server: r.pb.Server, State: []byte(r.state), Instance: r.instance,
 		}
 		if !r.reported.IsZero() {
 			t.AgeMsec = uint64(time.Since(r.reported).Milliseconds())
