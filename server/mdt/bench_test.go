@@ -221,3 +221,28 @@ func BenchmarkUnlink(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkAgree is what commit on share adds to a create whose client shares nothing, and to one whose folder another client has
+// changed, on disk.
+func BenchmarkAgree(b *testing.B) {
+	for _, other := range []uint64{0, 1} {
+		b.Run(fmt.Sprintf("other=%d", other), func(b *testing.B) {
+			c := newCluster(b, seldom)
+			cl := c.client()
+			p := cl.must(fid.Root, "p", dir|0o755)
+			d := newDirect(c, cl)
+			_ = d.do(wire.OpGetattr, &wirepb.GetattrRequest{Seq: uint64(p.Seq), Oid: p.OID})
+			o, s := opOf(d.e), slot{cookie: nameHash(7).cookie(0)}
+			own := stamp{c.kv.Committed(), o.client + other}
+			b.ReportAllocs()
+			for b.Loop() {
+				o.deps = o.deps[:0]
+				o.depends(own)
+				o.absent(p, &s)
+				if err := o.agree(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
