@@ -204,7 +204,7 @@ func (n *Node) startMDS(ctx context.Context) error {
 		Name: m.name, FSName: label.FSName, Device: m.dev, Tables: mdt.TablesAt(0), Clients: clients, Slots: clients + 1,
 		Inspect: target.NamesOf(specs, "reply_slots", mgs.Spec().Name),
 		Key:     label.FSKey, Objects: m.objects, Log: n.log, Stats: n.o.Stats, Locks: n.locks,
-		Recovered: m.objects.RecoveryEnded,
+		ReplayWindow: target.ReplayWindowDefault, Recovered: m.objects.RecoveryEnded,
 	})
 	if err != nil {
 		return err
