@@ -152,7 +152,7 @@ func (r *recovery) register(o *Options, base string) {
 	limit("recovery_time_hard", "Seconds that a stage of recovery lasts at most while nothing is replayed, 1 to 3600.",
 		func(w *window) *time.Duration { return &w.hard })
 	o.Stats.Param(base+".abort_recovery", "Write 1 to end recovery now: clients that have not finished are evicted.",
-		func() string { return "0" }, func(text string) error {
+		func() string { return "" }, func(text string) error {
 			if strings.TrimSpace(text) != "1" {
 				return fmt.Errorf("target: abort_recovery takes 1, not %q", text)
 			}
