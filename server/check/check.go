@@ -13,6 +13,7 @@ import (
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/server/mdt"
 	"github.com/strakefs/strake/server/ost"
+	"github.com/strakefs/strake/server/target"
 )
 
 // Options of a check.
@@ -120,7 +121,7 @@ func (r *run) offline(ctx context.Context) error {
 			return nil
 		}
 		if fixer == nil {
-			if fixer, err = newRepairer(r.s); err != nil {
+			if fixer, err = newRepairer(ctx, r.s); err != nil {
 				return err
 			}
 		}
@@ -201,11 +202,14 @@ type repairer struct {
 	m    *mdtSide
 }
 
-func newRepairer(s *Set) (*repairer, error) {
+func newRepairer(ctx context.Context, s *Set) (*repairer, error) {
 	r := &repairer{osts: map[layout.OSTIndex]*ost.Repairer{}, m: s.mdt}
 	if s.mdt != nil {
 		var err error
 		if r.mdt, err = mdt.NewRepairer(s.mdt.dev, s.mdt.tables.mdt, s.mdt.key); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.mdt.name, err)
+		}
+		if err := target.KeepReplayPoint(ctx, s.mdt.dev, s.mdt.tables.clients); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.mdt.name, err)
 		}
 	}

@@ -60,9 +60,11 @@ type Summary struct {
 	Objects  uint64   `json:"objects"`
 	Findings int      `json:"findings"`
 	Left     int      `json:"left"`
-	// Waiting counts what recovery may put right; Spare unused objects; Busy what never stood still on a running file system.
+	// Waiting counts what recovery may put right; Spare unused objects; Kept objects of no file that wait for the administrator's word
+	// after the MDT was restored; Busy what never stood still on a running file system.
 	Waiting int `json:"waiting"`
 	Spare   int `json:"spare"`
+	Kept    int `json:"kept"`
 	Busy    int `json:"busy"`
 	// Missing names OSTs that were not there to be looked at.
 	Missing []string `json:"missing,omitempty"`

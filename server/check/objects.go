@@ -88,7 +88,12 @@ func (r *round) orphans(ctx context.Context, o *ostRound) error {
 	for _, x := range o.unlisted {
 		there, good := r.checker.Known(x.Owner)
 		switch {
-		case x.ID.ID > o.lastUsed, o.keeps(x.ID.ID):
+		case o.keeps(x.ID.ID):
+			r.summary.Kept++
+			continue
+		case x.ID.ID > o.lastUsed && r.s.online:
+			continue // Given to a file that was made meanwhile, or that the MDT is about to say is none.
+		case x.ID.ID > o.lastUsed:
 			r.summary.Waiting++ // Given to a file that did not reach the disk: replays list it, or the end of recovery removes it.
 			continue
 		case there && !good:

@@ -35,6 +35,7 @@ import (
 	"github.com/strakefs/strake/server/target"
 	"github.com/strakefs/strake/store"
 	"github.com/strakefs/strake/store/boltdev"
+	bolt "go.etcd.io/bbolt"
 )
 
 // secondOST adds an OST to the OSS.
@@ -61,11 +62,16 @@ func (m *mount) striped(name string, stripes uint32, size int) fid.FID {
 	m.t.Helper()
 	l := layout.Plain(stripes, layout.MinStripeSize)
 	var a attr.Attr
-	h, err := m.Create(m.t.Context(), &root, fid.Root, name, &mdc.Creation{Mode: attr.TypeFile | 0o644, Open: true, Flags: syscall.O_RDWR,
-		Layout: l.Append(nil)}, &a)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	var h *client.Handle
+	until(m.t, name, func() bool { // The MDT may not have reached an OST that is new.
+		var err error
+		h, err = m.Create(m.t.Context(), &root, fid.Root, name, &mdc.Creation{Mode: attr.TypeFile | 0o644, Open: true, Flags: syscall.O_RDWR,
+			Layout: l.Append(nil)}, &a)
+		if err != nil && status.Of(err) != status.NoSpace {
+			m.t.Fatal(err)
+		}
+		return err == nil
+	})
 	if size > 0 {
 		m.write(h, bytes.Repeat([]byte{'d'}, size), 0)
 	}
@@ -512,5 +518,51 @@ func TestInspectIsForTools(t *testing.T) {
 			t.Errorf("kind %d, table %q: %v", c.kind, c.table, err)
 		}
 		must(t, i.Close(bg))
+	}
+}
+
+// TestRepairKeepsWhatClientsReplay: a repair's transactions have higher numbers than those that clients have still to bring back; the
+// target is told up to where its own had come.
+func TestRepairKeepsWhatClientsReplay(t *testing.T) {
+	s := newSystem(t)
+	s.stopOSS()
+	s.stopMDS()
+	stopped := &site{t, s.base()}
+	clients, point := mdtTable(t, "clients"), []byte("replay_point")
+	var before, after store.Transno
+	stopped.device("mdt0", func(d *boltdev.Device, tx *store.Tx) {
+		if _, err := d.Get(env.New(), clients, point); !errors.Is(err, store.ErrNotFound) {
+			t.Fatalf("a replay point: %v", err)
+		}
+		mount := make([]byte, 32) // A mount's export, as package target keeps it.
+		mount[0], mount[1] = 1, byte(rpc.KindClient)
+		tx.Put(clients, bytes.Repeat([]byte{8}, 16), append(mount, "somewhere"...))
+	})
+	stopped.device("mdt0", func(d *boltdev.Device, _ *store.Tx) { before = d.Committed() })
+	breakIt := func(nlink uint32) {
+		// Straight into the bucket: a publish would move the number.
+		db, err := bolt.Open(filepath.Join(s.base(), "mdt0", "meta.db"), 0o600, nil)
+		must(t, err)
+		must(t, db.Update(func(tx *bolt.Tx) error {
+			b := tx.Bucket([]byte("t/inode"))
+			v := bytes.Clone(b.Get(fid.Root.AppendKey(nil)))
+			binary.BigEndian.PutUint32(v[16:], nlink)
+			return b.Put(fid.Root.AppendKey(nil), v)
+		}))
+		must(t, db.Close())
+	}
+	for i := range 2 {
+		breakIt(uint32(50 + i))
+		if all, sum := stopped.check(true); kindsOf(all) != "link-count" || sum.Left != 0 {
+			t.Fatalf("%+v %+v", all, sum)
+		}
+		stopped.device("mdt0", func(d *boltdev.Device, _ *store.Tx) {
+			v, err := d.Get(env.New(), clients, point)
+			must(t, err)
+			after = d.Committed()
+			if got := store.Transno(binary.BigEndian.Uint64(v)); got != before || after <= before {
+				t.Errorf("the replay point is %#x, committed were %#x and %#x", got, before, after)
+			}
+		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/fid"
@@ -132,9 +133,22 @@ func (o *OST) destroyOrphans(ctx context.Context, e *env.Env, g *group, m *wirep
 		}
 		return true
 	})
+	if err == nil {
+		// A crash between the end of a file and that of its record leaves the record.
+		from := fid.ObjectID{Group: g.id, ID: used + 1}.AppendKey(nil)
+		to := fid.ObjectID{Group: g.id, ID: last + 1}.AppendKey(nil)
+		err = o.o.Device.Scan(e, tableObjects, from, to, func(k, _ []byte) bool {
+			if id, bad := fid.ObjectFromKey(k); bad == nil {
+				ids = append(ids, id.ID)
+			}
+			return true
+		})
+	}
 	if err != nil {
 		return fmt.Errorf("ost: looking for orphans: %w", err)
 	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
 	if len(ids) > 0 {
 		o.o.Log.Info("destroying orphans", "target", o.o.Name, "group", g.id, "above", used, "count", len(ids))
 	}

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/store"
@@ -80,6 +82,25 @@ func Clients(ctx context.Context, r Records, t store.Table, fn func(c Client, er
 		fn(c, err)
 		return true
 	})
+}
+
+// KeepReplayPoint notes, before a tool publishes anything on the device of a target that does not run, up to which number the
+// target's own transactions are on disk, for the clients that have still to come back: the tool's have higher numbers, and without the
+// note the target would take what clients replay as done. It is for targets whose numbers are the device's.
+func KeepReplayPoint(ctx context.Context, dev store.Device, clients store.Table) error {
+	e := env.New()
+	wait := false
+	err := Clients(ctx, DeviceRecords{dev}, clients, func(c Client, err error) { wait = wait || err == nil && c.Kind == rpc.KindClient })
+	if err != nil || !wait {
+		return err
+	}
+	if _, err := dev.Get(e, clients, pointKey); !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	tx := dev.Begin(e)
+	tx.Put(clients, pointKey, binary.BigEndian.AppendUint64(nil, uint64(dev.Committed())))
+	_, err = dev.Publish(tx)
+	return err
 }
 
 // DecodeClient reads a record of the table of exports. own names one that is the target's own number, 8 bytes.

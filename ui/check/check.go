@@ -261,6 +261,9 @@ func printSummary(w io.Writer, s *check.Summary) {
 	if s.Spare > 0 {
 		fmt.Fprintf(w, "%d objects were made and never used: no harm\n", s.Spare)
 	}
+	if s.Kept > 0 {
+		fmt.Fprintf(w, "%d objects of no file are kept since the MDT was restored: lctl restored says what shall be\n", s.Kept)
+	}
 	if s.Busy > 0 {
 		fmt.Fprintf(w, "%d records changed too often to be judged: check again when there is less load\n", s.Busy)
 	}
