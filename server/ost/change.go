@@ -24,10 +24,12 @@ type change struct {
 
 // changeUnderLock runs one under its lock, and brings the object's lock value block up to date, even after one that failed half-way.
 func (o *OST) changeUnderLock(e *env.Env, x *target.Export, c *rpc.Call, w wanted, ch change) error {
-	if err := o.lock(c.Context(), e, x, w); err != nil {
-		return err
+	if replayOf(c) == 0 {
+		if err := o.lock(c.Context(), e, x, w); err != nil {
+			return err
+		}
+		defer o.unlock(e)
 	}
-	defer o.unlock(e)
 	err := o.change(e, c, ch)
 	if bad := o.updateLVB(e, w.id, true); err == nil {
 		err = bad
@@ -51,6 +53,10 @@ func (o *OST) change(e *env.Env, c *rpc.Call, ch change) error {
 	if !there {
 		return o.missing(ch.id)
 	}
+	then := replayOf(c)
+	if ob.reached(then) {
+		return nil
+	}
 	if err := o.heat(c.Context(), e, ob); err != nil {
 		return err
 	}
@@ -66,11 +72,11 @@ func (o *OST) change(e *env.Env, c *rpc.Call, ch change) error {
 	if err == nil {
 		ob.touchLocked(ch.mtimeSec, ch.mtimeNsec)
 	}
-	n := o.changedLocked(ob)
+	n := o.changedLocked(ob, then)
 	if err != nil {
 		return fmt.Errorf("ost: %v of object %v: %w", c.Header.Op, ch.id, err)
 	}
-	c.Transno = wire.Transno(n)
+	c.Transno = n
 	ob.fillLocked(r)
 	return nil
 }

@@ -7,12 +7,14 @@ import (
 
 	"github.com/strakefs/strake/fs/env"
 	"github.com/strakefs/strake/fs/status"
+	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/store"
 )
 
-// changedLocked gives a change of ob its number, and enters ob into the active list.
+// changedLocked gives a change of ob its number, enters ob into the active list, and returns the number that the client is told:
+// that of then for a replay, where then is not 0.
 // Precondition: the change is in the host's file, ob.io is held and ob.mu is held.
-func (o *OST) changedLocked(ob *object) uint64 {
+func (o *OST) changedLocked(ob *object, then wire.Transno) wire.Transno {
 	if !ob.active {
 		ob.active = true
 		o.cache.pin(ob)
@@ -22,7 +24,11 @@ func (o *OST) changedLocked(ob *object) uint64 {
 	}
 	ob.idle = 0
 	ob.seq = o.next()
-	return ob.seq
+	ob.said = ob.seq
+	if then != 0 {
+		ob.said = uint64(then)
+	}
+	return wire.Transno(ob.said)
 }
 
 // next gives the next number and sees to it that a commit will cover it.
@@ -284,6 +290,7 @@ func (o *OST) record(tx *store.Tx, e *env.Env, ob *object, whole bool) (keep boo
 		return !whole
 	case ob.seq > ob.covered:
 		if ob.measured > ob.covered {
+			o.reachLocked(ob, ob.measured)
 			ob.saveLocked(tx, e)
 			ob.covered = ob.measured // A change above it makes another record in the next commit.
 		}
@@ -340,6 +347,7 @@ func (o *OST) publishOne(e *env.Env, ob *object, covers uint64) (store.Transno, 
 		return 0, err
 	}
 	ob.rec.blocks = uint64(blocks)
+	o.reachLocked(ob, covers)
 	tx := o.o.Device.Begin(e)
 	ob.saveLocked(tx, e)
 	ob.covered = covers

@@ -35,7 +35,7 @@ func (o *OST) heat(ctx context.Context, e *env.Env, ob *object) error {
 }
 
 // hotValue is the version of a hot mark.
-var hotValue = []byte{recordVersion}
+var hotValue = []byte{tableVersion}
 
 // raiseFresh moves a group's fresh bound up. Objects below it that are hot without a mark get one in tx, or are cold.
 // Precondition: pubMu is held and tx is published, with the group's record, before it is given back.

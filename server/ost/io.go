@@ -91,6 +91,9 @@ func (o *OST) serveWrite(e *env.Env, x *target.Export, c *rpc.Call) error {
 	if _, ok := o.o.FailPoints.Reach(failpoint.NoSpace, c.Header.Op.String(), o.o.Name); ok {
 		return status.NoSpace
 	}
+	if replayOf(c) != 0 {
+		return o.replayWrite(e, c, id)
+	}
 	w := wanted{id: id, ext: extent.Extent{Start: m.Offset, End: m.Offset + uint64(len(c.Bulk))}, write: true, lock: m.Lock}
 	if err := o.lock(c.Context(), e, x, w); err != nil {
 		return err
@@ -104,12 +107,18 @@ func (o *OST) serveWrite(e *env.Env, x *target.Export, c *rpc.Call) error {
 
 // write does a write whose lock is held. One to an object that was destroyed succeeds and does nothing.
 func (o *OST) write(e *env.Env, x *target.Export, c *rpc.Call, id fid.ObjectID) error {
-	sc := scratchOf(e)
-	m := &sc.write
+	m := &scratchOf(e).write
 	g := &peerOf(x).grants
 	if err := o.space.take(g, m, len(c.Bulk)); err != nil {
 		return err
 	}
+	return o.store(e, c, id, o.space.topUp(g, m.GrantWant, o.o.GrantMax))
+}
+
+// store puts a write into its object and answers it, with so much new grant.
+func (o *OST) store(e *env.Env, c *rpc.Call, id fid.ObjectID, grant uint64) error {
+	sc := scratchOf(e)
+	m := &sc.write
 	start := time.Now()
 	ob := o.cache.get(id)
 	defer o.cache.put(ob)
@@ -122,9 +131,13 @@ func (o *OST) write(e *env.Env, x *target.Export, c *rpc.Call, id fid.ObjectID) 
 	r := &sc.objectReply
 	r.Reset()
 	c.Reply = r
-	r.Grant = o.space.topUp(g, m.GrantWant, o.o.GrantMax)
+	r.Grant = grant
 	if !there {
 		return o.missing(id)
+	}
+	then := replayOf(c)
+	if ob.reached(then) {
+		return nil
 	}
 	if err := o.heat(c.Context(), e, ob); err != nil {
 		return err
@@ -139,7 +152,7 @@ func (o *OST) write(e *env.Env, x *target.Export, c *rpc.Call, id fid.ObjectID) 
 	ob.size.Store(max(ob.size.Load(), int64(m.Offset)+int64(len(c.Bulk))))
 	ob.ownLocked(m)
 	ob.touchLocked(m.MtimeSec, m.MtimeNsec)
-	c.Transno = wire.Transno(o.changedLocked(ob))
+	c.Transno = o.changedLocked(ob, then)
 	ob.fillLocked(r)
 	ob.mu.Unlock()
 	o.wrote(len(c.Bulk))
@@ -156,7 +169,7 @@ func (o *OST) writeFailed(ob *object) {
 	if size, _, err := ob.h.Stat(); err == nil {
 		ob.size.Store(max(ob.size.Load(), size))
 	}
-	o.changedLocked(ob)
+	o.changedLocked(ob, 0)
 }
 
 // ownLocked notes whose object this is, as the first writer tells it; later only the MDT changes it.

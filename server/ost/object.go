@@ -34,6 +34,7 @@ type object struct {
 	rec      record       // guarded by mu
 	h        store.Object // set with mu held; used by who has a reference and found it loaded
 	seq      uint64       // number of the newest change; guarded by mu
+	said     uint64       // the number that its client knows it by: of a replay, the one of then; guarded by mu
 	covered  uint64       // changes up to here are in the record; guarded by mu
 	measured uint64       // rec.blocks is the host's figure of a commit that covers this number; guarded by mu
 

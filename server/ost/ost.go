@@ -72,6 +72,7 @@ type OST struct {
 	cancel    context.CancelFunc
 	done      sync.WaitGroup
 
+	start     uint64        // numbers of this start are above it
 	seq       atomic.Uint64 // the newest number given
 	committed atomic.Uint64 // the newest number on disk with all before it
 	dirty     atomic.Int64  // bytes written since the last commit began
@@ -139,6 +140,8 @@ func New(ctx context.Context, o Options) (*OST, error) {
 	}
 	// The device's start count, in the upper bits, is new with each start and now on disk: no number is given twice.
 	s.seq.Store(uint64(n) >> store.CountBits << store.CountBits)
+	s.start = s.seq.Load()
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.openLocks()
 	s.t, err = target.New(target.Options{
 		Name: o.Name, FSName: o.FSName, Device: o.Device, Clients: tableClients, Slots: tableSlots, Handler: handler{s},
@@ -153,7 +156,6 @@ func New(ctx context.Context, o Options) (*OST, error) {
 	}
 	s.o.Memory.Join(&s.cache)
 	s.register()
-	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.done.Go(s.commitLoop)
 	return s, nil
 }
@@ -288,7 +290,7 @@ func (o *OST) restore() (clean bool, err error) {
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
 		return false, err
-	case len(v) != metaSize || v[0] != recordVersion:
+	case len(v) != metaSize || v[0] != tableVersion:
 		return false, fmt.Errorf("a meta record of %d bytes, or of a version that is not known", len(v))
 	default:
 		clean = v[1] == 1
@@ -296,7 +298,7 @@ func (o *OST) restore() (clean bool, err error) {
 	}
 	var bad error
 	err = o.o.Device.Scan(e, tableGroups, nil, nil, func(k, v []byte) bool {
-		if len(k) != 4 || len(v) != groupSize || v[0] != recordVersion {
+		if len(k) != 4 || len(v) != groupSize || v[0] != tableVersion {
 			bad = fmt.Errorf("a group record of %d and %d bytes, or of a version that is not known", len(k), len(v))
 			return false
 		}

@@ -39,6 +39,7 @@ type record struct {
 	owner        fid.FID
 	stripe       uint32
 	version      uint64 // of the last change of owner by the MDT
+	upTo         uint64 // changes up to this number are on disk with the record, or older ones in the file
 	size         uint64 // when the record was written; the file's own size counts
 	mtime, atime attr.Time
 	ctime        attr.Time
@@ -51,7 +52,7 @@ type charge struct {
 	blocks            uint64 // of 512 bytes, from the host after its flush
 }
 
-// recordSize is the length of a version 1 record, big-endian, keyed by group (4) and id (8):
+// recordSize is the length of a version 2 record, big-endian, keyed by group (4) and id (8):
 //
 //	  0  1  version
 //	  1  1  flags: 1 uid, gid and project are known
@@ -73,13 +74,18 @@ type charge struct {
 //	 96  4  ctime nanoseconds
 //	100  4  0
 //	104  8  transno of the commit that wrote it, stamped by the store: block checksums hold as of this one
-//	112  …  block checksums, none in kind 0
+//	112  8  the number up to which all changes of the object are on disk; not in version 1
+//	120  …  block checksums, none in kind 0
 const (
-	recordSize    = 112
-	recordVersion = 1
+	recordSize    = 120
+	recordVersion = 2
 	recordStampAt = 104
 	recordOwned   = 1
+	recordSize1   = 112
 )
+
+// tableVersion is that of all other values.
+const tableVersion = 1
 
 func (r *record) put(b []byte) {
 	be := binary.BigEndian
@@ -102,10 +108,11 @@ func (r *record) put(b []byte) {
 	be.PutUint32(b[88:], r.mtime.Nsec)
 	be.PutUint32(b[92:], r.atime.Nsec)
 	be.PutUint32(b[96:], r.ctime.Nsec)
+	be.PutUint64(b[112:], r.upTo)
 }
 
 func (r *record) parse(b []byte) error {
-	if len(b) < recordSize || b[0] != recordVersion {
+	if len(b) < recordSize1 || b[0] != recordVersion && b[0] != 1 || b[0] == recordVersion && len(b) < recordSize {
 		return fmt.Errorf("an object record of %d bytes, or of a version that is not known", len(b))
 	}
 	be := binary.BigEndian
@@ -122,6 +129,9 @@ func (r *record) parse(b []byte) error {
 		mtime: attr.Time{Sec: int64(be.Uint64(b[64:])), Nsec: be.Uint32(b[88:])},
 		atime: attr.Time{Sec: int64(be.Uint64(b[72:])), Nsec: be.Uint32(b[92:])},
 		ctime: attr.Time{Sec: int64(be.Uint64(b[80:])), Nsec: be.Uint32(b[96:])},
+	}
+	if b[0] == recordVersion {
+		r.upTo = be.Uint64(b[112:])
 	}
 	return nil
 }
@@ -210,7 +220,7 @@ func number(b []byte, at int) uint64 {
 const groupSize = 17
 
 func putGroup(b []byte, last, fresh uint64) []byte {
-	b[0] = recordVersion
+	b[0] = tableVersion
 	binary.BigEndian.PutUint64(b[1:], last)
 	binary.BigEndian.PutUint64(b[9:], fresh)
 	return b[:groupSize]
@@ -226,7 +236,7 @@ const (
 )
 
 func putMeta(b []byte, clean bool, committed uint64) []byte {
-	b[0], b[1] = recordVersion, 0
+	b[0], b[1] = tableVersion, 0
 	if clean {
 		b[1] = 1
 	}

@@ -12,20 +12,25 @@ import (
 func TestRecordGolden(t *testing.T) {
 	r := record{
 		charge: charge{owned: true, uid: 1, gid: 2, project: 3, blocks: 9},
-		owner:  fid.FID{Seq: 0x200000401, OID: 5}, stripe: 6, version: 7, size: 8,
+		owner:  fid.FID{Seq: 0x200000401, OID: 5}, stripe: 6, version: 7, size: 8, upTo: 15,
 		mtime: attr.Time{Sec: 10, Nsec: 11}, atime: attr.Time{Sec: 12, Nsec: 13}, ctime: attr.Time{Sec: -1, Nsec: 14},
 	}
 	b := make([]byte, recordSize)
 	r.put(b)
-	const want = "01010000" + "00000001" + "00000002" + "00000003" + "0000000200000401" + "00000005" + "00000000" +
+	const want = "02010000" + "00000001" + "00000002" + "00000003" + "0000000200000401" + "00000005" + "00000000" +
 		"00000006" + "00000000" + "0000000000000007" + "0000000000000008" + "0000000000000009" + "000000000000000a" +
-		"000000000000000c" + "ffffffffffffffff" + "0000000b" + "0000000d" + "0000000e" + "00000000" + "0000000000000000"
+		"000000000000000c" + "ffffffffffffffff" + "0000000b" + "0000000d" + "0000000e" + "00000000" + "0000000000000000" +
+		"000000000000000f"
 	if got := hex.EncodeToString(b); got != want {
 		t.Fatalf("got  %s\nwant %s", got, want)
 	}
 	var back record
 	if err := back.parse(b); err != nil || back != r {
 		t.Fatalf("%+v %v", back, err)
+	}
+	b[0], r.upTo = 1, 0
+	if err := back.parse(b[:recordSize1]); err != nil || back != r {
+		t.Fatalf("version 1: %+v %v", back, err)
 	}
 }
 
