@@ -148,9 +148,10 @@ func New(ctx context.Context, o Options) (*OST, error) {
 		Log: o.Log, Stats: o.Stats, Prefix: "obdfilter", MaxInFlight: rpc.DefaultInFlightData, EvictAfter: o.EvictAfter,
 		NewExport: s.newExport, ConnectReply: s.connectReply, Connected: s.connected, Disconnected: s.disconnected,
 		LockTimeout: func() time.Duration { return s.locks.Namespace().Limits().LockTimeout }, ReplayWindow: o.ReplayWindow,
-		Committed: func() wire.Transno { return wire.Transno(s.committed.Load()) },
+		Committed: func() wire.Transno { return wire.Transno(s.committed.Load()) }, Flush: s.flushReplayed,
 	})
 	if err != nil {
+		s.cancel()
 		s.locks.Close()
 		return nil, err
 	}

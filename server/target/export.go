@@ -34,6 +34,7 @@ type Export struct {
 	gate       sync.RWMutex
 	gone       bool          // guarded by gate
 	generation atomic.Uint64 // changes only with gate held whole
+	saved      atomic.Uint64 // transno of the export's record, 0 for a restored one
 
 	mu    sync.Mutex
 	conns []*rpc.Conn // guarded by mu

@@ -54,7 +54,8 @@ func (t *Target) saveExport(x *Export) error {
 	v = append(v, x.Peer...)
 	tx := t.o.Device.Begin(env.New())
 	tx.Put(t.o.Clients, x.UUID[:], v, 16)
-	_, err := t.o.Device.Publish(tx)
+	n, err := t.o.Device.Publish(tx)
+	x.saved.Store(uint64(n))
 	return Status(err)
 }
 

@@ -203,7 +203,7 @@ func (t *Target) serving() error {
 }
 
 // Connect implements rpc.Target: it makes the export of a new client, or joins the one that the client has.
-func (t *Target) Connect(_ context.Context, conn *rpc.Conn, r *wirepb.ConnectRequest) (rpc.Session, *wirepb.ConnectReply, error) {
+func (t *Target) Connect(ctx context.Context, conn *rpc.Conn, r *wirepb.ConnectRequest) (rpc.Session, *wirepb.ConnectReply, error) {
 	if err := t.serving(); err != nil {
 		return nil, nil, err
 	}
@@ -217,6 +217,10 @@ func (t *Target) Connect(_ context.Context, conn *rpc.Conn, r *wirepb.ConnectReq
 		x, recovered, err := t.exportFor(conn, r)
 		if err != nil {
 			return nil, nil, err
+		}
+		// A target that was started again takes replays only from clients that it knows.
+		if err := t.o.Device.WaitCommitted(ctx, store.Transno(x.saved.Load())); err != nil {
+			return nil, nil, Status(err)
 		}
 		if !x.reconnect(conn) {
 			continue // It ended in between: make a new one.
