@@ -121,21 +121,23 @@ type peer struct {
 
 func (n *node) connect(kind uint32, uuid byte) *peer {
 	n.t.Helper()
+	return must(n.tryConnect(context.Background(), kind, uuid))
+}
+
+// tryConnect tries until ctx ends.
+func (n *node) tryConnect(ctx context.Context, kind uint32, uuid byte) (*peer, error) {
 	p := &peer{n: n}
 	i, err := rpc.NewImport(rpc.ImportOptions{
 		Transport: n.pipe, Addresses: []string{"oss"}, FSName: "strake", Target: name,
 		UUID: [16]byte{15: uuid}, Peer: "test", Kind: kind, Bulk: kind == rpc.KindClient,
 		RetryLimit: 20 * time.Millisecond, OnConnect: func(r *wirepb.ConnectReply) { p.granted = r.Grant },
 	})
-	if err == nil {
-		err = i.Connect(context.Background())
-	}
 	if err != nil {
-		n.t.Fatal(err)
+		return nil, err
 	}
 	p.i = i
 	n.peers = append(n.peers, p)
-	return p
+	return p, i.Connect(ctx)
 }
 
 func (p *peer) do(op wire.Op, body, reply rpc.Message, bulk []byte) (wire.Transno, error) {

@@ -299,14 +299,17 @@ func TestCrashAtEverySync(t *testing.T) {
 	for stop := 1; ; stop++ {
 		n := &node{t: t, disk: memdev.NewDisk(), pipe: rpc.NewPipe(), options: ost.Options{CommitEvery: time.Hour, FreshMax: 16}}
 		count, crashed := 0, false
+		ctx, end := context.WithCancel(t.Context())
 		n.onSync = func(memdev.Sync) error {
 			if count++; count == stop {
 				crashed = true
 				n.device.Crash()
+				end()
 			}
 			return nil
 		}
-		p := script(n)
+		p := script(ctx, n)
+		end()
 		n.onSync = nil
 		if n.ost != nil {
 			n.crash()
@@ -333,14 +336,19 @@ type promises struct {
 	touched map[uint64]bool // changed since it was last promised: may be anything
 }
 
-func script(n *node) promises {
+// script runs until ctx ends, with the device.
+func script(ctx context.Context, n *node) promises {
 	p := promises{data: map[uint64][]byte{}, gone: map[uint64]bool{}, touched: map[uint64]bool{}}
 	if n.tryStart() != nil {
 		n.ost = nil
 		return p
 	}
-	mdt, c := n.connect(rpc.KindMDT, 1), n.connect(rpc.KindClient, 2)
-	failed := false
+	mdt, err := n.tryConnect(ctx, rpc.KindMDT, 1)
+	if err != nil {
+		return p
+	}
+	c, err := n.tryConnect(ctx, rpc.KindClient, 2)
+	failed := err != nil
 	ok := func(err error) bool { failed = failed || err != nil; return !failed }
 	make := func(upto uint64) {
 		if !failed {
