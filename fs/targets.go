@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
@@ -65,6 +66,10 @@ func (m *Mount) applyOST(t *wirepb.Target) error {
 	o := m.importOptions(n.name, addresses)
 	o.Bulk = true
 	o.OnConnect = func(r *wirepb.ConnectReply) { n.osc.Connected(r) }
+	o.ReplayMore = func(ctx context.Context, r *rpc.Recovery, after wire.Transno) error {
+		return n.osc.Replay(ctx, r, after)
+	}
+	o.Restore = func(ctx context.Context, r *rpc.Recovery) error { return n.osc.Restore(ctx, r) }
 	o.OnCommitted = func(t wire.Transno) { n.osc.Committed(t) }
 	o.Callback = func(e *env.Env, c *rpc.Call) error { return n.osc.Callback(e, c) }
 	imp, err := rpc.NewImport(o)

@@ -81,14 +81,14 @@ type OSC struct {
 	tickets sync.Pool
 	figs    figures
 
-	locks  *lockcache.Cache // nil: no locks
-	kernel atomic.Pointer[Kernel]
-	epoch  atomic.Uint64 // counts losses of all locks
-	covers covers
-	live   live
-	replay replay
-	loose  loose
-	aheads aheads
+	locks      *lockcache.Cache // nil: no locks
+	kernel     atomic.Pointer[Kernel]
+	epoch      atomic.Uint64 // counts losses of all locks
+	covers     covers
+	live       live
+	recovering recovering
+	loose      loose
+	aheads     aheads
 	// maxDirty, maxInFlight and maxRPC are parameters: bytes, requests, bytes.
 	maxDirty, maxInFlight, maxRPC atomic.Int64
 
@@ -168,9 +168,8 @@ func (c *OSC) Connected(r *wirepb.ConnectReply) {
 	if n := int(r.MaxRpcsInFlight); n > 0 {
 		c.loose.limit(min(n, int(c.maxInFlight.Load())))
 	}
-	handBack := r.Recovering && r.Recovered
-	if c.locks != nil && c.locks.Connected(r) || handBack {
-		c.handBack()
+	if c.locks != nil && c.locks.Connected(r) && !r.Recovering {
+		c.handBackLater()
 	}
 }
 
@@ -201,8 +200,8 @@ func (c *OSC) Close(ctx context.Context) error {
 	left := c.dirty + c.pending
 	c.mu.Unlock()
 	close(c.life.done)
+	c.recovering.end()
 	if c.locks != nil {
-		c.replay.end()
 		c.locks.Close()
 	}
 	c.freezeOldest(^uint64(0))

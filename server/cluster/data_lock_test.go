@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -16,20 +17,35 @@ import (
 	"github.com/strakefs/strake/fs/lov"
 	"github.com/strakefs/strake/fs/osc"
 	"github.com/strakefs/strake/fs/rpc"
+	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 )
 
 // newClient is another client of d's OSTs, which uses their objects under locks.
 func (d *data) newClient(t testing.TB, tr rpc.Transport, id byte, opt osc.Options) *data {
 	t.Helper()
-	c := &data{set: lov.NewSet(), cache: osc.NewCache(64 << 20), oss: d.oss}
-	for i := range d.oss.dirs {
+	c := lockedClient(t, tr, d.oss.addr, len(d.oss.dirs), id, opt)
+	c.oss = d.oss
+	return c
+}
+
+// lockedClient is a client of so many OSTs at addr, which keeps what they have answered and takes part in their recovery. Its
+// end is the test's, or close's.
+func lockedClient(t testing.TB, tr rpc.Transport, addr string, osts int, id byte, opt osc.Options) *data {
+	t.Helper()
+	c := &data{set: lov.NewSet(), cache: osc.NewCache(64 << 20)}
+	for i := range osts {
 		var o atomic.Pointer[osc.OSC]
 		imp, err := rpc.NewImport(rpc.ImportOptions{
-			Transport: tr, Addresses: []string{d.oss.addr}, FSName: "strake", Target: fmt.Sprintf("strake-OST%04x", i),
+			Transport: tr, Addresses: []string{addr}, FSName: "strake", Target: fmt.Sprintf("strake-OST%04x", i),
 			UUID: [16]byte{3, id, byte(i)}, Peer: fmt.Sprintf("client %d", id), Kind: rpc.KindClient, Bulk: true,
-			OnConnect: func(r *wirepb.ConnectReply) { o.Load().Connected(r) },
-			Callback:  func(e *env.Env, call *rpc.Call) error { return o.Load().Callback(e, call) },
+			OnConnect:   func(r *wirepb.ConnectReply) { o.Load().Connected(r) },
+			OnCommitted: func(n wire.Transno) { o.Load().Committed(n) },
+			ReplayMore: func(ctx context.Context, r *rpc.Recovery, after wire.Transno) error {
+				return o.Load().Replay(ctx, r, after)
+			},
+			Restore:  func(ctx context.Context, r *rpc.Recovery) error { return o.Load().Restore(ctx, r) },
+			Callback: func(e *env.Env, call *rpc.Call) error { return o.Load().Callback(e, call) },
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -41,18 +57,28 @@ func (d *data) newClient(t testing.TB, tr rpc.Transport, id byte, opt osc.Option
 			t.Fatal(err)
 		}
 		c.set.Add(o.Load())
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(bg, 10*time.Second)
-			defer cancel()
-			if err := o.Load().Close(ctx); err != nil {
-				t.Error(err)
-			}
-			if err := imp.Close(ctx); err != nil {
-				t.Error(err)
-			}
+		c.ends = append(c.ends, func(ctx context.Context) error {
+			err := o.Load().Close(ctx)
+			return errors.Join(err, imp.Close(ctx))
 		})
 	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(bg, 10*time.Second)
+		defer cancel()
+		if err := c.close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
 	return c
+}
+
+// close ends the client, once.
+func (d *data) close(ctx context.Context) (err error) {
+	for _, end := range d.ends {
+		err = errors.Join(err, end(ctx))
+	}
+	d.ends = nil
+	return err
 }
 
 // lockedSite is four real OSTs and some clients that use them under locks.

@@ -98,6 +98,7 @@ type data struct {
 	set   *lov.Set
 	cache *osc.Cache
 	oss   *oss
+	ends  []func(context.Context) error // of a lockedClient
 }
 
 func newData(t testing.TB, tr rpc.Transport, addr string, osts int, opt osc.Options) *data {
@@ -131,6 +132,9 @@ func (d *data) connect(t testing.TB, tr rpc.Transport, addr string, i int, opt o
 	io.UUID, io.Peer, io.Kind, io.Bulk = [16]byte{2, byte(i)}, "client", rpc.KindClient, true
 	var c *osc.OSC
 	io.OnConnect = func(r *wirepb.ConnectReply) { c.Connected(r) }
+	io.OnCommitted = func(n wire.Transno) { c.Committed(n) }
+	io.ReplayMore = func(ctx context.Context, r *rpc.Recovery, after wire.Transno) error { return c.Replay(ctx, r, after) }
+	io.Restore = func(ctx context.Context, r *rpc.Recovery) error { return c.Restore(ctx, r) }
 	imp, err := rpc.NewImport(io)
 	if err != nil {
 		t.Fatal(err)
