@@ -85,7 +85,7 @@ func DecodeObject(k, v []byte) (Object, error) {
 
 // DecodeGroup reads the record of a group.
 func DecodeGroup(k, v []byte) (id uint32, g Group, err error) {
-	if len(k) != 4 || len(v) != groupSize || v[0] != recordVersion || number(v, 9) > number(v, 1) {
+	if len(k) != 4 || len(v) != groupSize || v[0] != tableVersion || number(v, 9) > number(v, 1) {
 		return 0, g, fmt.Errorf("a group of %d and %d bytes, or of a version that is not known", len(k), len(v))
 	}
 	return binary.BigEndian.Uint32(k), Group{Last: number(v, 1), Fresh: number(v, 9)}, nil
@@ -101,7 +101,7 @@ func DecodeUsage(k, v []byte) (kind string, id uint32, blocks, objects int64, er
 
 // DecodeMeta reads the record of the whole: whether the last stop was clean, and the newest number on disk.
 func DecodeMeta(_, v []byte) (clean bool, committed uint64, err error) {
-	if len(v) != metaSize || v[0] != recordVersion {
+	if len(v) != metaSize || v[0] != tableVersion {
 		return false, 0, fmt.Errorf("a meta record of %d bytes, or of a version that is not known", len(v))
 	}
 	return v[1] == 1, number(v, 2), nil
