@@ -244,6 +244,10 @@ func (s *siteSession) Serve(e *env.Env, c *rpc.Call) error {
 	case wire.OpPing:
 		return nil
 	case wire.OpReplayDone:
+		var m wirepb.ReplayDoneRequest
+		if err := c.Decode(&m); err != nil || m.Stage == 1 {
+			return err
+		}
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		if s.replay {
@@ -467,7 +471,11 @@ func (s *site) join(opt osc.Options) *node {
 		imp, err := rpc.NewImport(rpc.ImportOptions{Transport: s.pipe, Addresses: []string{s.addr}, FSName: "strake", Target: x.name,
 			UUID: [16]byte{byte(n.id), byte(i)}, Peer: fmt.Sprintf("client %d", n.id), Kind: rpc.KindClient, Bulk: true,
 			OnConnect: func(r *wirepb.ConnectReply) { c.Load().Connected(r) },
-			Callback:  func(e *env.Env, call *rpc.Call) error { return c.Load().Callback(e, call) }})
+			ReplayMore: func(ctx context.Context, r *rpc.Recovery, after wire.Transno) error {
+				return c.Load().Replay(ctx, r, after)
+			},
+			Restore:  func(ctx context.Context, r *rpc.Recovery) error { return c.Load().Restore(ctx, r) },
+			Callback: func(e *env.Env, call *rpc.Call) error { return c.Load().Callback(e, call) }})
 		if err != nil {
 			s.Fatal(err)
 		}
