@@ -188,7 +188,7 @@ func TestReplayWritesInOrder(t *testing.T) {
 	var half sync.WaitGroup
 	half.Go(func() { a.replayAll(len(a.log) * 3 / 4) })
 	half.Go(func() { b.replayAll(len(b.log) * 1 / 2) })
-	for n.ost.Recovery().Replayed < 5 {
+	for n.ost.Target().Recovery().Replayed < 5 {
 		runtime.Gosched()
 	}
 	n.crash()
