@@ -28,6 +28,7 @@ type mds struct {
 	dir     string
 	name    string
 	dev     *boltdev.Device
+	before  store.Transno // what dev had committed when it was opened
 	objects *osp.Set
 	mdt     *mdt.Handler
 	backup  backup
@@ -62,7 +63,7 @@ func (n *Node) openMDT(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		n.mds = &mds{dir: t.Dir, dev: dev}
+		n.mds = &mds{dir: t.Dir, dev: dev, before: dev.Committed()}
 		if err := takeNote(ctx, dev, n.log); err != nil {
 			return fmt.Errorf("MDT in %s: %w", t.Dir, err)
 		}
@@ -204,7 +205,7 @@ func (n *Node) startMDS(ctx context.Context) error {
 		Name: m.name, FSName: label.FSName, Device: m.dev, Tables: mdt.TablesAt(0), Clients: clients, Slots: clients + 1,
 		Inspect: target.NamesOf(specs, "reply_slots", mgs.Spec().Name),
 		Key:     label.FSKey, Objects: m.objects, Log: n.log, Stats: n.o.Stats, Locks: n.locks,
-		ReplayWindow: target.ReplayWindowDefault, Recovered: m.objects.RecoveryEnded,
+		ReplayWindow: target.ReplayWindowDefault, Before: n.mds.before, Recovered: m.objects.RecoveryEnded,
 	})
 	if err != nil {
 		return err

@@ -92,7 +92,9 @@ type Options struct {
 	// not on disk is lost. Recovered is called when the window is over, or before New returns without one: the time to make new
 	// objects and destroy those that nobody owns.
 	ReplayWindow time.Duration
-	Recovered    func()
+	// Before is what Device had committed when it was opened; 0 takes what it has now. An MGS on it may have published since.
+	Before    store.Transno
+	Recovered func()
 	// Noticed is target.Options'.
 	Noticed func() bool
 }
@@ -149,7 +151,10 @@ func New(o Options) (*Handler, error) {
 		log: o.Log, contextOf: (*rpc.Call).Context, restored: map[[16]byte][]*seqUse{},
 	}
 	h.inspector = target.Inspector{KV: o.Device, Tables: o.Inspect}
-	before := wire.Transno(o.Device.Committed())
+	before := wire.Transno(o.Before)
+	if before == 0 {
+		before = wire.Transno(o.Device.Committed())
+	}
 	h.life, h.endLife = context.WithCancel(context.Background())
 	h.registerStats()
 	if err := h.startLocks(); err != nil {
