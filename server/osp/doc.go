@@ -8,6 +8,8 @@
 //   - last used id: the highest object id of an OST that a committed file uses. It is merged into the transaction of
 //     each create, as a maximum.
 //   - orphan: a precreated object above the last used id when recovery has ended: nobody owns it.
+//   - kept object: one that looks like an orphan to a metadata target which was restored from a backup. It is made since, and stays
+//     until an administrator has spoken (kept.go).
 //   - destroy log, setattr log: records, written in the transaction that drops an object's last reference or changes its
 //     owner, of what the OST must do. A record is sent only when its transaction is on disk, and goes only when the
 //     OST has committed what it asked.
@@ -17,6 +19,8 @@
 // Invariant: no OST is asked to destroy or change an object on behalf of a transaction that a crash could undo.
 //
 // Invariant: a record leaves a log only when the OST's last_committed covers its answer, in the OST's same instance.
+//
+// Invariant: while a metadata target that was restored is not settled, no OST destroys an object on its word but for the logs'.
 //
 // Choose is a pure function: candidates, wish and randomness are its arguments.
 //

@@ -6,13 +6,15 @@
 //   - view: the overlay as a reader finds it, replaced whole when a txg opens, closes or is on disk.
 //   - version: what a layer knows of a key: a put, a delete, or a delta that stands on what lies below.
 //   - reader: a read transaction of the database with its cursors, reused until the next commit.
+//   - backup: a file that holds one state of all tables, written while operations go on; tail: what the commits made meanwhile
+//     write (backupformat.go draws the file).
 //   - start count: how often the device was opened; the upper 20 bits of a transno.
 //
 // # On disk
 //
 //	<dir>/            0700, locked with flock(2) while a process has it open
 //	  meta.db         0600, bbolt, pages of 4 KiB
-//	  meta.db.new     a format that was cut short; removed at the next start
+//	  meta.db.new     a format or restore that was cut short; removed at the next start
 //	  O/<group>/d<id mod 32>/<id>     objects, 0600; group and id in decimal
 //
 // The database, format version 1. Numbers are 8 bytes, big-endian:
@@ -64,7 +66,9 @@
 //
 // Invariant: entries of a layer are never removed, and versions never change: readers need no lock.
 //
-// Lock order: objects.flushMu, Device.labelMu, Device.mu, readers.mu; objects.mu, fileCache.mu; space.mu is last.
+// Invariant: a slice of a backup sees every commit that began before the backup had a tail; the tail has every one that began after.
+//
+// Lock order: objects.flushMu, Device.labelMu, Device.mu, readers.mu; objects.mu, fileCache.mu; space.mu and tail.mu are last.
 // bbolt's own locks come after all of them. No lock of ours is held over a commit; labelMu is held over the commit of a
 // label, flushMu over a flush, objects.mu over the making of a folder, once in the life of each.
 //
@@ -84,6 +88,9 @@
 //	  flushed
 //	commit, meta page flushed          the new state; who waited may not have been told
 //	SetLabel                           the old or the new label
+//	backup, before the rename          a file <name>.new-<random> that nothing reads; the device is as without it
+//	restore, before the rename         an empty folder, or one with meta.db.new: formatted at the next start
+//	restore, after the rename          the backup's state, with the note that it was restored
 //	object written                     kill: the bytes; power: any mix of old and new pages, and sizes
 //	object made or removed             kill: as done; power: done or not
 //	Flush, Sync                        before its end as above; after its end what was written before its begin
