@@ -575,7 +575,8 @@ func (c *cluster) stop() error {
 }
 
 // check lets strake check look at the folders of the targets, which have stopped: whatever tests have done, it finds nothing.
-func (c *cluster) check() error {
+// Flags may be added.
+func (c *cluster) check(flags ...string) error {
 	bin, err := strakeBinary()
 	if err != nil {
 		return err
@@ -589,6 +590,7 @@ func (c *cluster) check() error {
 	if len(args) == 2 {
 		return nil
 	}
+	args = append(args, flags...)
 	if out, err := output("", args...); err != nil {
 		return fmt.Errorf("strake check: %w\n%s", err, out)
 	}
