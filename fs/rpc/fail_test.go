@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,5 +97,21 @@ func TestSilentConnection(t *testing.T) {
 		c.target.disk.mu.Unlock()
 		closeImport(t, i)
 		c.stop()
+	})
+}
+
+// TestLastHeardOfATargetThatIsAway: an import that nobody has asked knows when it heard of its target last.
+func TestLastHeardOfATargetThatIsAway(t *testing.T) {
+	eachTransport(t, func(t *testing.T, c *cluster) {
+		c.start()
+		began := time.Now()
+		i := c.connect(nil)
+		c.crash()
+		for i.State() == rpc.StateFull {
+			runtime.Gosched()
+		}
+		if at := i.LastHeard(); at.Before(began.Add(-time.Millisecond)) || at.After(time.Now()) {
+			t.Errorf("heard at %v, connected at %v", at, began)
+		}
 	})
 }

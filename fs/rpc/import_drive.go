@@ -134,6 +134,7 @@ func (d *driver) publish(a action) {
 	}
 	if a == actFlow {
 		i.refusal, i.lastErr = nil, nil
+		i.heard.Store(d.ls.control.lastHeard.Load())
 		i.full.Store(d.ls)
 		select {
 		case <-d.ls.ended: // its reader may have looked before

@@ -2,8 +2,8 @@ package rpc
 
 import "time"
 
-// LastHeard is when the last frame of the target began to arrive, pings' answers included; while it is away, when that was
-// last asked before. The zero time says never.
+// LastHeard is when the last frame of the target began to arrive, pings' answers included, also while it is away. The zero time says
+// never.
 func (i *Import) LastHeard() time.Time {
 	if ls := i.full.Load(); ls != nil {
 		i.heard.Store(ls.control.lastHeard.Load())

@@ -217,6 +217,7 @@ func (i *Import) read(ls *links, l *link) {
 			l.role.stepBack()
 		}
 	}
+	i.heard.Store(ls.control.lastHeard.Load())
 	i.full.CompareAndSwap(ls, nil)
 	ls.once.Do(func() { close(ls.ended) })
 	i.table.drop(l)
