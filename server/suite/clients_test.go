@@ -141,6 +141,7 @@ func (m *mounts) client(t testing.TB, i int) *node {
 // signal sends a signal to a running node.
 func (n *node) signal(t testing.TB, sig syscall.Signal) {
 	t.Helper()
+	n.killed = n.killed || sig == syscall.SIGKILL
 	must(t, n.cmd.Process.Signal(sig))
 }
 
