@@ -28,7 +28,6 @@ type mds struct {
 	dir     string
 	name    string
 	dev     *boltdev.Device
-	before  store.Transno // what dev had committed when it was opened
 	objects *osp.Set
 	mdt     *mdt.Handler
 	backup  backup
@@ -58,12 +57,15 @@ func (n *Node) openMDT(ctx context.Context) error {
 		if t.Kind != config.MDT {
 			continue
 		}
-		specs, _, _, _ := mdsSpecs()
+		specs, clients, _, _ := mdsSpecs()
 		dev, err := n.openDevice(t.Dir, store.KindMDT, specs)
 		if err != nil {
 			return err
 		}
-		n.mds = &mds{dir: t.Dir, dev: dev, before: dev.Committed()}
+		n.mds = &mds{dir: t.Dir, dev: dev}
+		if err := target.KeepPoint(dev, clients); err != nil { // Before the MGS publishes.
+			return fmt.Errorf("MDT in %s: %w", t.Dir, err)
+		}
 		if err := takeNote(ctx, dev, n.log); err != nil {
 			return fmt.Errorf("MDT in %s: %w", t.Dir, err)
 		}
@@ -205,7 +207,7 @@ func (n *Node) startMDS(ctx context.Context) error {
 		Name: m.name, FSName: label.FSName, Device: m.dev, Tables: mdt.TablesAt(0), Clients: clients, Slots: clients + 1,
 		Inspect: target.NamesOf(specs, "reply_slots", mgs.Spec().Name),
 		Key:     label.FSKey, Objects: m.objects, Log: n.log, Stats: n.o.Stats, Locks: n.locks,
-		ReplayWindow: target.ReplayWindowDefault, Before: n.mds.before, Recovered: m.objects.RecoveryEnded,
+		ReplayWindow: target.ReplayWindowDefault, Recovered: m.objects.RecoveryEnded,
 	})
 	if err != nil {
 		return err

@@ -89,12 +89,10 @@ type Options struct {
 	// EvictAfter is how long an export without a connection lives; 0 is the default of package target.
 	EvictAfter time.Duration
 	// ReplayWindow is how long a restarted MDT waits for clients that make no progress with their replays; 0: it has no window, and what was
-	// not on disk is lost. Recovered is called when the window is over, or before New returns without one: the time to make new
+	// not on disk is lost. Whoever publishes on the device before New calls target.KeepPoint first. Recovered is called when the window is over, or before New returns without one: the time to make new
 	// objects and destroy those that nobody owns.
 	ReplayWindow time.Duration
-	// Before is what Device had committed when it was opened; 0 takes what it has now. An MGS on it may have published since.
-	Before    store.Transno
-	Recovered func()
+	Recovered    func()
 	// Noticed is target.Options'.
 	Noticed func() bool
 }
@@ -151,12 +149,13 @@ func New(o Options) (*Handler, error) {
 		log: o.Log, contextOf: (*rpc.Call).Context, restored: map[[16]byte][]*seqUse{},
 	}
 	h.inspector = target.Inspector{KV: o.Device, Tables: o.Inspect}
-	before := wire.Transno(o.Before)
-	if before == 0 {
-		before = wire.Transno(o.Device.Committed())
-	}
 	h.life, h.endLife = context.WithCancel(context.Background())
 	h.registerStats()
+	if o.ReplayWindow > 0 {
+		if err := target.KeepPoint(o.Device, o.Clients); err != nil {
+			return nil, fmt.Errorf("mdt: starting %s: %w", o.Name, err)
+		}
+	}
 	if err := h.startLocks(); err != nil {
 		return nil, err
 	}
@@ -171,7 +170,7 @@ func New(o Options) (*Handler, error) {
 		Log: o.Log, Stats: o.Stats, Prefix: "mdt", EvictAfter: o.EvictAfter,
 		NewExport: h.newExport, Connected: h.connected, Disconnected: h.disconnected, ConnectReply: h.connectReply,
 		LockTimeout:  func() time.Duration { return h.ldlm.Namespace().Limits().LockTimeout },
-		ReplayWindow: o.ReplayWindow, Restart: before, EndReplay: h.endReplay, Recovered: o.Recovered, Noticed: o.Noticed,
+		ReplayWindow: o.ReplayWindow, EndReplay: h.endReplay, Recovered: o.Recovered, Noticed: o.Noticed,
 	})
 	if err != nil {
 		h.sharing.stop()

@@ -93,13 +93,14 @@ func (t *Target) restore() error {
 	e := env.New()
 	var bad error
 	var last, point uint64
+	kept := false
 	err := t.o.Device.Scan(e, t.o.Clients, nil, nil, func(k, v []byte) bool {
 		switch {
 		case len(k) == len(instanceKey) && len(v) == 8:
 			last = binary.BigEndian.Uint64(v)
 			return true
 		case string(k) == string(pointKey) && len(v) == 8:
-			point = binary.BigEndian.Uint64(v)
+			point, kept = binary.BigEndian.Uint64(v), true
 			return true
 		}
 		var x *Export
@@ -125,11 +126,11 @@ func (t *Target) restore() error {
 	tx.Put(t.o.Clients, instanceKey, binary.BigEndian.AppendUint64(nil, t.instance))
 	t.recovery.point = t.restart
 	switch wait := t.o.ReplayWindow > 0 && slices.ContainsFunc(t.Exports(), (*Export).waitedFor); {
-	case wait && point == 0:
+	case wait && !kept:
 		t.putPoint(tx, e, t.restart)
 	case wait:
-		t.recovery.point = wire.Transno(point) // An earlier window was not ended: what it had replayed counts as far as that.
-	case point != 0:
+		t.recovery.point = wire.Transno(point) // Of KeepPoint, or an earlier window was not ended: what it had replayed counts as far as that.
+	case kept:
 		tx.Delete(t.o.Clients, pointKey)
 	}
 	n, err := t.o.Device.Publish(tx)

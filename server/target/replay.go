@@ -223,6 +223,26 @@ var errReply = fmt.Errorf("target: %w: the reply of a replay does not parse", st
 // the newest transno of earlier starts that is on disk with all before it.
 var pointKey = []byte("replay_point")
 
+// KeepPoint writes the replay point of an MDT's device that has clients and no point, as the newest transno on disk. It is for who
+// publishes on the device before New does: once anything of this start is on disk, Committed says nothing of earlier starts any more. So it
+// comes before all that a start publishes. clients is the table of clients.
+func KeepPoint(dev store.Device, clients store.Table) error {
+	found, kept := false, false
+	err := dev.Scan(env.New(), clients, nil, nil, func(k, v []byte) bool {
+		kept = kept || string(k) == string(pointKey)
+		found = found || len(k) == 16 && len(v) >= clientHeader && uint32(v[1]) == rpc.KindClient
+		return !kept
+	})
+	if err != nil || kept || !found {
+		return err
+	}
+	e := env.New()
+	tx := dev.Begin(e)
+	tx.Put(clients, pointKey, binary.BigEndian.AppendUint64(nil, uint64(dev.Committed())))
+	_, err = dev.Publish(tx)
+	return err
+}
+
 // putPoint moves the replay point in the transaction of a replay.
 func (t *Target) putPoint(tx *store.Tx, e *env.Env, n wire.Transno) {
 	tx.Put(t.o.Clients, pointKey, binary.BigEndian.AppendUint64(e.Alloc(8)[:0], uint64(n)))

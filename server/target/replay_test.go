@@ -17,6 +17,7 @@ import (
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
 	"github.com/strakefs/strake/server/target"
+	"github.com/strakefs/strake/store/memdev"
 )
 
 // done is a request that was answered, as its client keeps it.
@@ -195,6 +196,46 @@ func TestReplayInOrder(t *testing.T) {
 	f.crash()
 	if r := a.connect(); !r.Recovering || r.LastCommitted < uint64(syncs) {
 		t.Errorf("after the window the point is of this start: %+v", r)
+	}
+}
+
+// TestPointBeforeOthers: what others publish on the device before the target, and commit, hides nothing that is to be replayed: not even
+// when the target dies before it has begun.
+func TestPointBeforeOthers(t *testing.T) {
+	f := newFixture(t, target.Options{ReplayWindow: time.Hour})
+	a := f.keeper(1)
+	if err := f.device.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	committed := f.device.Committed()
+	a.create(1, "a")
+	f.device.Crash()
+	f.stop()
+	for range 2 {
+		d, err := memdev.Open(f.disk, memdev.Options{Specs: specs(), CommitInterval: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := target.KeepPoint(d, 0); err != nil {
+			t.Fatal(err)
+		}
+		tx := d.Begin(env.New())
+		tx.Put(tableData, []byte("other"), []byte{1})
+		if _, err := d.Publish(tx); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		d.Crash()
+	}
+	f.start()
+	if r := a.connect(); !r.Recovering || r.LastCommitted != uint64(committed) {
+		t.Fatalf("%+v, want a window at %d", r, committed)
+	}
+	ok(t, <-a.p.Send(wire.Header{Op: wire.OpReplay}, a.log[0].replay()))
+	if f.value("a") != 1 {
+		t.Error("not replayed")
 	}
 }
 

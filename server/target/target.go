@@ -62,8 +62,6 @@ type Options struct {
 	// ReplayWindow is how long a target that has been started again waits for clients that make no progress with their replays, and
 	// with handing back opens and locks, before it serves others (recovery.go): recovery_time_soft. 0: it has no window.
 	ReplayWindow time.Duration
-	// Restart is what was on disk before this start published anything; 0 takes what Committed says when New is called.
-	Restart wire.Transno
 	// EndReplay runs when every client has handed back what it had, or was evicted, while nothing else is served: the time to end what
 	// nobody came back for. Flush then brings everything that was replayed to disk where a commit of the device is not enough; its error
 	// leaves the window open until the target stops. Recovered runs when the window's end is on disk and new work has begun. Without a window EndReplay and
@@ -125,10 +123,7 @@ func New(o Options) (*Target, error) {
 	if o.Committed == nil {
 		o.Committed = func() wire.Transno { return wire.Transno(o.Device.Committed()) }
 	}
-	t := &Target{o: o, stop: make(chan struct{}), restart: o.Restart}
-	if o.Restart == 0 {
-		t.restart = o.Committed()
-	}
+	t := &Target{o: o, stop: make(chan struct{}), restart: o.Committed()}
 	if err := t.restore(); err != nil {
 		return nil, fmt.Errorf("target: %s: reading last_rcvd: %w", o.Name, err)
 	}
