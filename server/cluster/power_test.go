@@ -118,7 +118,9 @@ func (p *power) cut() {
 }
 
 // open opens a file of two stripes.
-func (d *data) openOn(t testing.TB, id, stripes int) *lov.File { return d.open(t, id, stripes, layout.MinStripeSize) }
+func (d *data) openOn(t testing.TB, id, stripes int) *lov.File {
+	return d.open(t, id, stripes, layout.MinStripeSize)
+}
 
 // cord is a network cable that can be pulled.
 type cord struct {
