@@ -102,8 +102,8 @@ func (n *node) restart(keepers ...*keeper) {
 	}
 }
 
-// replayAll replays what the keeper has above the replay point, the first most of it, a few at a time, until the connection ends.
-func (k *keeper) replayAll(most int) {
+// replayAll replays what the keeper has above the replay point, a few at a time, until the connection ends.
+func (k *keeper) replayAll() {
 	window := make(chan (<-chan rpctest.Answer), 4)
 	var g sync.WaitGroup
 	g.Go(func() {
@@ -111,7 +111,7 @@ func (k *keeper) replayAll(most int) {
 			<-c
 		}
 	})
-	for i := range k.log[:most] {
+	for i := range k.log {
 		if uint64(k.log[i].transno) > k.p.Connected().LastCommitted {
 			window <- k.replay(&k.log[i])
 		}
@@ -127,7 +127,7 @@ func (n *node) recover(keepers ...*keeper) {
 	all := make([]<-chan rpctest.Answer, len(keepers))
 	for i, k := range keepers {
 		g.Go(func() {
-			k.replayAll(len(k.log))
+			k.replayAll()
 			all[i] = k.ends(1)
 		})
 	}
@@ -186,8 +186,8 @@ func TestReplayWritesInOrder(t *testing.T) {
 	n.restart(a, b)
 	point := a.p.Connected().LastCommitted
 	var half sync.WaitGroup
-	half.Go(func() { a.replayAll(len(a.log) * 3 / 4) })
-	half.Go(func() { b.replayAll(len(b.log) * 1 / 2) })
+	half.Go(func() { a.replayAll() })
+	half.Go(func() { b.replayAll() })
 	for n.ost.Target().Recovery().Replayed < 5 {
 		runtime.Gosched()
 	}
