@@ -9,6 +9,8 @@
 //     RPC, that has dirty or unanswered data. Write: a frozen run of contiguous pages of one block: one request.
 //   - grant: space that the OST has promised for data gathered here (manual, "grant"). Every dirty byte is charged to it.
 //   - write-through: a write whose caller waits for the answer, because it asked for that or no grant was left.
+//   - kept: a change that was answered and may not be on the OST's disk (Lustre: unstable pages); spilled: kept where there was no room
+//     beside the dirty data. Replay: to say it again to an OST that was started again and has lost it.
 //   - press: to write back because a writer waits for room.
 //   - pin: a call's hold on a lock. Cover: what is kept with a lock: which bytes of which file lie under it, and the object's size
 //     as the lock told. Live: an Object with dirty or unanswered data, found by the object's number when a lock is revoked.
@@ -19,8 +21,8 @@
 //
 // # States of a byte
 //
-//	          Write                freeze                 send              answer
-//	(clean) ---------> dirty -----------------> queued ----------> sending ---------> (clean)
+//	          Write                freeze                 send              answer        committed
+//	(clean) ---------> dirty -----------------> queued ----------> sending ---------> kept ---------> (clean)
 //	             ^       |  full, old, pressed,   |  ^                 |  error: the Holder is told
 //	             +-------+  Flush or through      |  +-- blocked       +---------> (clean)
 //	         overwritten    of the same block     |      by an older
@@ -38,7 +40,8 @@
 // Invariant: a request that changes an object is never abandoned while it may still run. A caller that is interrupted
 // leaves it to the OSC, and later changes of the same bytes wait for it.
 // Invariant: accepted bytes are sent, or dropped by Cut or Discard, or their loss is told to the Holder once.
-// Invariant: buffers, in use and free, never exceed the Cache's limit; half of it is split into parts that only one
+// Invariant: what is kept is in order of transno; it is replayed only to a start of the OST that knows this client, in its window.
+// Invariant: buffers, in use and free, never exceed the Cache's limits; half of each is split into parts that only one
 // OSC can use, so that OSTs that are away never stop the others.
 // Invariant: every byte that is dirty, read ahead or in the kernel's cache lies under a lock that is held or being revoked; the lock
 // goes back after the kernel's pages are dropped, what was read ahead is forgotten, and what is dirty is answered.
@@ -56,6 +59,6 @@
 // A Revoke waits for the kernel, for answers, and for nothing else: neither for a writer nor for a lock.
 //
 // Lock order: Object.mu; then one of OSC.mu, live.mu, covers.mu, aheads.mu; Cache.mu. No two objects' are held at once. The
-// Holder's methods run under Object.mu. Kernel.mu, loose.mu, replay.mu and cover.mu stand alone; none is held across
+// Holder's methods run under Object.mu. Kernel.mu, loose.mu, recovering.mu and cover.mu stand alone; none is held across
 // DropPages or a request.
 package osc
