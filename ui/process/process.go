@@ -92,10 +92,11 @@ func memoryBytes() uint64 {
 }
 
 // dirtyBytes bounds the dirty data of all mounts of a process. keptBytes bounds what is answered and not on an OST's disk, beside
-// it: a stream runs at the speed of memory until a disk is that far behind.
+// it: a stream runs at the speed of memory until a disk is that far behind. 512 MiB took 10 % more processor time to write 512 MiB with,
+// for buffers that were never touched before.
 const (
 	dirtyBytes = 256 << 20
-	keptBytes  = 512 << 20
+	keptBytes  = 256 << 20
 	// keptPart is the part of the machine's memory that it is at most.
 	keptPart = 32
 )
