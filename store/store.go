@@ -86,8 +86,8 @@ type KV interface {
 	// Publish gives tx the next transno, writes it into the stamps of tx and makes tx visible. It copies what it keeps,
 	// so tx's keys and values may be reused after. It never waits for the disk. A replay (tx.Replay) gets tx.Replay in
 	// its stamps and a number of this start like any other, which is returned, and which Last, Committed and
-	// WaitCommitted know it by. That tx.Replay is of an earlier start is the caller's to hold. It returns ErrStopped, and ErrOrder for a replay whose
-	// number is not above the last replay's of this start; tx has changed nothing then.
+	// WaitCommitted know it by. That tx.Replay is of an earlier start is the caller's to hold. It returns ErrStopped, and
+	// ErrOrder for a replay whose number is not above the last replay's of this start; tx has changed nothing then.
 	Publish(tx *Tx) (Transno, error)
 
 	// Last is the newest transno given, or what the device had committed when it was opened.

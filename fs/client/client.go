@@ -71,6 +71,8 @@ type Client struct {
 	params  params
 	// life counts evictions: a handle of an earlier life is of no use.
 	life atomic.Uint32
+	// forgets counts the times that all locks of the MDT were lost.
+	forgets atomic.Uint64
 	// renames counts those under way; renamedAt is when the last one ended, in nanoseconds.
 	renames   atomic.Int64
 	renamedAt atomic.Int64

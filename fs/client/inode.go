@@ -195,7 +195,8 @@ func (in *inode) attach(ctx context.Context, e *mdc.Entry) error {
 	if known {
 		return nil
 	}
-	// The lock is pinned until the size is entered, so that losing it comes after.
+	// The lock is pinned until the size is entered, so that losing it comes after, but for the loss of all locks.
+	forgets := in.c.forgets.Load()
 	h, alone := in.c.match(in.fid, ldlm.Update)
 	if alone {
 		defer in.c.locks.Unpin(h)
@@ -212,8 +213,10 @@ func (in *inode) attach(ctx context.Context, e *mdc.Entry) error {
 	}
 	if alone {
 		in.mu.Lock()
-		in.known = true
-		file.SetExclusive(true)
+		if in.c.forgets.Load() == forgets {
+			in.known = true
+			file.SetExclusive(true)
+		}
 		in.mu.Unlock()
 	}
 	return nil

@@ -174,6 +174,7 @@ func (o *Owner) Silent(context.Context) {
 // Forget drops everything that is believed without asking: the MDT has dropped this mount, or was started again and may
 // have lost its newest changes. It does not wait.
 func (c *Client) Forget() {
+	c.forgets.Add(1)
 	c.names.reset()
 	c.changes.markAll()
 	c.mdc.ForgetSequences()
