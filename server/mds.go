@@ -207,7 +207,7 @@ func (n *Node) startMDS(ctx context.Context) error {
 		Name: m.name, FSName: label.FSName, Device: m.dev, Tables: mdt.TablesAt(0), Clients: clients, Slots: clients + 1,
 		Inspect: target.NamesOf(specs, "reply_slots", mgs.Spec().Name),
 		Key:     label.FSKey, Objects: m.objects, Log: n.log, Stats: n.o.Stats, Locks: n.locks,
-		ReplayWindow: target.ReplayWindowDefault, Recovered: m.objects.RecoveryEnded,
+		ReplayWindow: target.ReplayWindowDefault, Recovered: m.objects.RecoveryEnded, Noticed: n.noticed,
 	})
 	if err != nil {
 		return err
@@ -254,3 +254,6 @@ func (m *mds) stop(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
+
+// noticed reports whether the MGS tells clients of this node's targets now.
+func (n *Node) noticed() bool { return n.mgsImp != nil && n.mgsImp.State() == rpc.StateFull }

@@ -50,6 +50,7 @@ func (n *Node) startOSS(ctx context.Context) error {
 		o.ost, err = ost.New(ctx, ost.Options{
 			Name: o.name, FSName: label.FSName, Device: o.dev, Log: n.log, Stats: n.o.Stats,
 			Locks: lockd.Options{Shared: n.locks}, Memory: n.objects, FailPoints: n.o.FailPoints,
+			Noticed: n.noticed,
 		})
 		if err != nil {
 			return err

@@ -48,6 +48,8 @@ type Options struct {
 	EvictAfter time.Duration
 	// ReplayWindow is how long clients have after a restart to hand their locks back; 0 is the target's default, below 0 none.
 	ReplayWindow time.Duration
+	// Noticed is target.Options'.
+	Noticed func() bool
 	// Locks has what the namespace shares with others of the process, and what tests set; the OST fills in the rest.
 	Locks lockd.Options
 	// FailPoints may be nil.
@@ -147,7 +149,7 @@ func New(ctx context.Context, o Options) (*OST, error) {
 		Name: o.Name, FSName: o.FSName, Device: o.Device, Clients: tableClients, Slots: tableSlots, Handler: handler{s},
 		Log: o.Log, Stats: o.Stats, Prefix: "obdfilter", MaxInFlight: rpc.DefaultInFlightData, EvictAfter: o.EvictAfter,
 		NewExport: s.newExport, ConnectReply: s.connectReply, Connected: s.connected, Disconnected: s.disconnected,
-		LockTimeout: func() time.Duration { return s.locks.Namespace().Limits().LockTimeout }, ReplayWindow: o.ReplayWindow,
+		LockTimeout: func() time.Duration { return s.locks.Namespace().Limits().LockTimeout }, ReplayWindow: o.ReplayWindow, Noticed: o.Noticed,
 		Committed: func() wire.Transno { return wire.Transno(s.committed.Load()) }, Flush: s.flushReplayed,
 	})
 	if err != nil {
