@@ -1,6 +1,7 @@
 package target
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"time"
@@ -75,18 +76,23 @@ func (t *Target) Evict(x *Export, why string) {
 		return
 	}
 	x.cut()
-	if t.end(x, "evicted: "+why) {
+	if t.end(x, true, "evicted: "+why) {
 		t.stats.evicted.Inc()
 	}
 	x.cut() // One that came in between.
 }
 
 // end ends an export: what runs is waited for, its records go, the handler is told. Only the first call does it.
-func (t *Target) end(x *Export, why string) bool {
+func (t *Target) end(x *Export, evicted bool, why string) bool {
 	if !x.finish() {
 		return false
 	}
-	if err := t.dropExport(x); err != nil && !errors.Is(err, store.ErrStopped) {
+	n, err := t.dropExport(x)
+	if err == nil && evicted {
+		// Before its locks go to others: after a crash it would hand them back, and what it had under them.
+		err = t.o.Device.WaitCommitted(context.Background(), n)
+	}
+	if err != nil && !errors.Is(err, store.ErrStopped) {
 		t.o.Log.Error("removing an export's records", "target", t.o.Name, "peer", x.Peer, "err", err)
 	}
 	t.mu.Lock()

@@ -189,7 +189,7 @@ func (x *Export) Serve(e *env.Env, c *rpc.Call) error {
 			return status.NotConnected
 		}
 		x.cutBut(c.Conn) // Requests on others may wait for locks; nobody waits for them.
-		x.t.end(x, "disconnected")
+		x.t.end(x, false, "disconnected")
 		return nil
 	}
 	c.Header.Flags &^= wire.FlagReplay // Only the window's own goroutine says that.

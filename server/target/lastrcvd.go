@@ -74,7 +74,7 @@ func parseExport(key, v []byte) (*Export, error) {
 
 // dropExport removes an export's record and slots.
 // Precondition: the export is gone.
-func (t *Target) dropExport(x *Export) error {
+func (t *Target) dropExport(x *Export) (store.Transno, error) {
 	tx := t.o.Device.Begin(env.New())
 	tx.Delete(t.o.Clients, x.UUID[:])
 	x.mu.Lock()
@@ -84,8 +84,7 @@ func (t *Target) dropExport(x *Export) error {
 		}
 	}
 	x.mu.Unlock()
-	_, err := t.o.Device.Publish(tx)
-	return err
+	return t.o.Device.Publish(tx)
 }
 
 // restore reads the exports of an earlier start with their slots, and gives this start its instance.

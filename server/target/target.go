@@ -306,7 +306,7 @@ func (t *Target) exportFor(conn *rpc.Conn, r *wirepb.ConnectRequest) (x *Export,
 		}
 		if dead := t.predecessorLocked(r); dead != nil {
 			t.mu.Unlock()
-			if t.end(dead, "evicted: its successor has connected: "+string(trim(r.Peer))) {
+			if t.end(dead, true, "evicted: its successor has connected: "+string(trim(r.Peer))) {
 				t.stats.evicted.Inc()
 			}
 			continue

@@ -332,6 +332,19 @@ func TestReplySurvivesCrash(t *testing.T) {
 	}
 }
 
+// TestEvictionIsOnDisk before what the client held goes to others: a crash does not bring it back.
+func TestEvictionIsOnDisk(t *testing.T) {
+	f := newFixture(t, target.Options{})
+	if _, _, err := connect(t, f.target, 1, rpc.KindClient); err != nil {
+		t.Fatal(err)
+	}
+	f.target.Evict(f.target.Exports()[0], "the test says so")
+	f.crash()
+	if _, reply, err := connect(t, f.target, 1, rpc.KindClient); err != nil || reply.Recovered {
+		t.Fatalf("recovered %v: %v", reply.GetRecovered(), err)
+	}
+}
+
 func TestReconnectFencesTheOldGeneration(t *testing.T) {
 	f := newFixture(t, target.Options{})
 	old, _, err := connect(t, f.target, 1, rpc.KindClient)
