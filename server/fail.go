@@ -46,6 +46,13 @@ func (n *Node) failDevice(o *boltdev.Options) {
 		_, full := fp.Reach(failpoint.NoSpace, "", n.fails.of(dir))
 		return full
 	}
+	o.Hold = func() bool {
+		if !fp.Armed() {
+			return false
+		}
+		_, hold := fp.Reach(failpoint.HoldTxg, "", n.fails.of(dir))
+		return hold
+	}
 	o.Fault = func(point string) error {
 		if point != "commit" || !fp.Armed() {
 			return nil

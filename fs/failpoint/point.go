@@ -23,6 +23,8 @@ const (
 	ErrorReply
 	// PauseCommit waits before a txg is written: milliseconds; 0 until the parameters are set again.
 	PauseCommit
+	// HoldTxg keeps a txg open until it is full, whoever wants it committed. No fail_val.
+	HoldTxg
 	// FailCommit fails the commit of a txg: an error, EIO by default. The target stops.
 	FailCommit
 	// NoSpace tells who wants to add something that the disk is full. It has no fail_val.
@@ -54,7 +56,8 @@ var points = [pointCount]struct {
 	use  use
 }{
 	DropRequest: {"drop_request", useMode}, DropReply: {"drop_reply", useMode}, DelayRequest: {"delay_request", useMillis},
-	ErrorReply: {"error_reply", useError}, PauseCommit: {"pause_commit", useForever}, FailCommit: {"fail_commit", useError},
+	ErrorReply: {"error_reply", useError}, PauseCommit: {"pause_commit", useForever},
+	HoldTxg: {"hold_txg", useNone}, FailCommit: {"fail_commit", useError},
 	NoSpace: {"no_space", useNone}, FakeIO: {"fake_io", useNone}, DelayIO: {"delay_io", useMillis}, FailIO: {"fail_io", useError},
 }
 

@@ -61,6 +61,9 @@ func (d *Device) nextTxg() (*layer, time.Duration) {
 		if !d.closing && d.wanted < l.first && !d.fullLocked(l) && wait > 0 {
 			return nil, wait
 		}
+		if d.o.Hold != nil && !d.closing && !d.fullLocked(l) && d.o.Hold() {
+			return nil, holdTime
+		}
 		d.closeOpenLocked()
 	}
 	d.syncing, d.closed = d.closed, nil
@@ -73,6 +76,9 @@ func (d *Device) nextTxg() (*layer, time.Duration) {
 	}
 	return d.syncing, 0
 }
+
+// holdTime is how long a txg that is held stays unlooked at.
+const holdTime = 20 * time.Millisecond
 
 // tellMovedLocked wakes who waits for a commit or for room.
 func (d *Device) tellMovedLocked() {

@@ -61,6 +61,9 @@ type Options struct {
 	Fault func(point string) error
 	// Full, if set, reports whether Throttle is to find no room but the reserve, whatever the disk has. For fail points.
 	Full func() bool
+	// Hold, if set, reports whether a txg is to stay open until it is full, whoever waits for it; it is called with the device's lock
+	// held. For fail points.
+	Hold func() bool
 }
 
 func (o Options) withDefaults() Options {
