@@ -364,8 +364,8 @@ func TestReadOnlyMountBesideAWriter(t *testing.T) {
 			t.Fatalf("read %q", b)
 		}
 		h.Release()
-		h = w.open(f, syscall.O_RDONLY)
 		until(t, "size at the MDT", func() bool { return w.atMDT(f).SizeValid })
+		h = w.open(f, syscall.O_RDONLY)
 	}
 	h.Release()
 	w.open(f, syscall.O_WRONLY|syscall.O_TRUNC).Release()
