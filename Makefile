@@ -38,7 +38,7 @@ test:
 	@$(MAKE) --no-print-directory race
 	@# The race detector allocates; what counts allocations runs again without it.
 	go test -count=1 -timeout 5m -run '(?i)alloc' $(INPROCESS)
-	if [ -d server/suite ]; then STRAKE_SUITE_BIN=$(CURDIR)/bin/strake go test -count=1 -timeout 20m $(MOUNTED); fi
+	if [ -d server/suite ]; then STRAKE_SUITE_BIN=$(CURDIR)/bin/strake go test -count=1 -timeout 30m $(MOUNTED); fi
 
 race:
 	go test -race -count=1 -timeout 10m $(INPROCESS)

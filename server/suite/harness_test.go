@@ -581,23 +581,9 @@ func (c *cluster) stop() error {
 const staleSize = "size-on-mdt "
 
 // check lets strake check look at the folders of the targets, which have stopped: whatever tests have done, it finds nothing. After
-// processes were killed, or disks have lost something, sizes may be stale; they are mended then. Flags may be added.
-func (c *cluster) check(flags ...string) error {
-	bin, err := strakeBinary()
-	if err != nil {
-		return err
-	}
-	args := []string{bin, "check"}
-	for _, n := range c.nodes {
-		for _, dir := range n.data {
-			args = append(args, "--data", dir)
-		}
-	}
-	if len(args) == 2 {
-		return nil
-	}
-	args = append(args, flags...)
-	out, err := output("", args...)
+// processes were killed, or disks have lost something, sizes may be stale; they are mended then.
+func (c *cluster) check() error {
+	out, err := c.inspect()
 	if err == nil {
 		return nil
 	}
@@ -611,13 +597,31 @@ func (c *cluster) check(flags ...string) error {
 	if !stale {
 		return fmt.Errorf("strake check: %w\n%s", err, out)
 	}
-	if mended, err := output("", append(args, "--repair")...); cmdStatus(err) != 2 {
+	if mended, err := c.inspect("--repair"); cmdStatus(err) != 2 {
 		return fmt.Errorf("strake check --repair: %w\n%s", err, mended)
 	}
-	if out, err := output("", args...); err != nil {
+	if out, err := c.inspect(); err != nil {
 		return fmt.Errorf("strake check after a repair: %w\n%s", err, out)
 	}
 	return nil
+}
+
+// inspect runs strake check on the folders of the targets and returns what it says.
+func (c *cluster) inspect(flags ...string) (string, error) {
+	bin, err := strakeBinary()
+	if err != nil {
+		return "", err
+	}
+	args := []string{bin, "check"}
+	for _, n := range c.nodes {
+		for _, dir := range n.data {
+			args = append(args, "--data", dir)
+		}
+	}
+	if len(args) == 2 {
+		return "", nil
+	}
+	return output("", append(args, flags...)...)
 }
 
 // restart starts a stopped cluster again.

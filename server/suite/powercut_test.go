@@ -134,7 +134,6 @@ func TestFlushedFilesSurviveALossOfAllPower(t *testing.T) {
 // TestNoAnsweredWriteIsLostWhenAllOSTsLosePower: two clients write without a flush while all OSSs lose their power at once,
 // again and again. Every write that was answered is there.
 func TestNoAnsweredWriteIsLostWhenAllOSTsLosePower(t *testing.T) {
-	requireRecovery(t)
 	m := forgetful(t, 2)
 	rnd := rand.New(rand.NewPCG(seed(t), 0))
 	dirs := m.folders(t)

@@ -23,8 +23,8 @@ import (
 //
 // Environment:
 //
-//	STRAKE_TORTURE        kinds of faults to run, such as kill-oss,power-mds; all for all, none for none (default: see below)
-//	STRAKE_TORTURE_TIME   how long, such as 90s (default: three minutes, in a soak run until 100 faults and 1,000,000 operations)
+//	STRAKE_TORTURE        kinds of faults to run, such as kill-oss,power-mds; all for all (the default), none for none
+//	STRAKE_TORTURE_TIME   how long, such as 90s (default: two minutes, in a soak run until 100 faults and 1,000,000 operations)
 
 // tortureWorkers is how many applications work on each client.
 const tortureWorkers = 2
@@ -48,15 +48,13 @@ type torture struct {
 	errs    []error // guarded by mu
 }
 
-// tortureKinds are the kinds of faults to run. It skips the test when it is not asked for yet.
+// tortureKinds are the kinds of faults to run.
 func tortureKinds(t *testing.T) []string {
 	t.Helper()
 	known := tortureFaults()
 	env := os.Getenv("STRAKE_TORTURE")
 	switch env {
-	case "":
-		t.Skip("STRAKE_TORTURE names no kind of fault (all: every kind); recovery is not whole yet")
-	case "all":
+	case "", "all":
 		return slices.Sorted(maps.Keys(known))
 	case "none":
 		return nil
@@ -70,18 +68,19 @@ func tortureKinds(t *testing.T) []string {
 	return kinds
 }
 
-// requireRecovery skips what asks for more than the recovery of now gives.
-func requireRecovery(t *testing.T) {
-	t.Helper()
-	if os.Getenv("STRAKE_TORTURE") == "" {
-		t.Skip("STRAKE_TORTURE is not set; recovery is not whole yet")
-	}
-}
-
 func TestTorture(t *testing.T) {
 	kinds := tortureKinds(t)
 	s := seed(t)
-	c := newCluster(t, layoutNetworks, clusterOptions{osts: 2, clients: 4, disks: true})
+	needCluster(t)
+	layout := layoutNetworks
+	if n, err := newNetwork(1); err == nil {
+		n.remove()
+	} else {
+		t.Logf("no network namespaces here, so nothing is cut off: %v", err)
+		layout = layoutProcesses
+		kinds = slices.DeleteFunc(kinds, func(k string) bool { return tortureFaults()[k].how == "cut" })
+	}
+	c := newCluster(t, layout, clusterOptions{osts: 2, clients: 4, disks: true})
 	r := &torture{
 		cluster: c, t: t, at: c.dirs(), rnd: rand.New(rand.NewPCG(s, 1000)), kinds: kinds, faults: map[string]int{},
 		stop: make(chan struct{}),
@@ -108,11 +107,12 @@ func TestTorture(t *testing.T) {
 		must(t, w.release())
 	}
 	must(t, r.cluster.stop())
-	must(t, r.cluster.check())
+	if out, err := r.inspect(); err != nil { // no stale size is excused: every client has lived
+		t.Errorf("strake check: %v\n%s", err, out)
+	}
 	r.restart(t)
 	r.verifyEverywhere("after a restart")
-	r.loseEverything()
-	r.checkSizes()
+	r.loseEverything() // the cluster is checked when it is stopped
 }
 
 // prepare makes the folders of the workers, striped over the OSTs that are up when a file is made.
@@ -164,7 +164,7 @@ func (r *torture) enough(began time.Time) bool {
 		ops, _ := r.operations()
 		return r.count() >= 100 && ops >= 1_000_000
 	}
-	return time.Since(began) > 3*time.Minute
+	return time.Since(began) > 2*time.Minute
 }
 
 // inflictAll makes fault after fault happen until it is enough. After each every worker must get on.
@@ -308,28 +308,4 @@ func (r *torture) loseEverything() {
 		}
 	}
 	r.t.Logf("everything has lost its power: %s; %d flushed files are there", what, checked)
-}
-
-// checkSizes lets strake check look at the stopped targets after a loss of all power, clients included. The MDT may have been
-// told the size of a file that nobody has flushed, and the OST has lost its data: that is all there may be, and is mended.
-func (r *torture) checkSizes() {
-	r.t.Helper()
-	if r.t.Failed() {
-		return
-	}
-	must(r.t, r.cluster.stop())
-	err := r.cluster.check()
-	if err == nil {
-		return
-	}
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		if strings.Contains(line, "strake-MDT") || strings.Contains(line, "strake-OST") {
-			if !strings.HasPrefix(line, "size-on-mdt ") {
-				r.t.Errorf("after a loss of all power: %s", line)
-			}
-		}
-	}
-	if err := r.cluster.check("--repair"); err != nil {
-		r.t.Logf("repaired: %v", err)
-	}
 }
