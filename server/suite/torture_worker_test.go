@@ -49,6 +49,24 @@ type tortureFile struct {
 	fd    int // -1 for none
 	// synced says that an fsync has returned since the last change of the file, its name or the folder above; under that name.
 	synced string
+	past   []string // the last calls on it
+}
+
+// did notes the worker's last call as one on the file.
+func (w *torturer) did(f *tortureFile) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if f.past = append(f.past, w.log[len(w.log)-1]); len(f.past) > 16 {
+		f.past = f.past[1:]
+	}
+}
+
+// withPast adds the file's calls to an error.
+func (f *tortureFile) withPast(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w; the calls on it were:\n      %s\n   ", err, strings.Join(f.past, "\n      "))
 }
 
 const (
@@ -265,6 +283,7 @@ func (w *torturer) write(path string) error {
 		return w.open(file, at, unix.O_WRONLY, func(fd int) error { return writeAll(fd, data, int64(off)) })
 	})
 	file.put(data, off)
+	w.did(file)
 	return err
 }
 
@@ -292,6 +311,7 @@ func (w *torturer) appendTo(path string) error {
 		})
 	})
 	file.put(data, len(file.data))
+	w.did(file)
 	return err
 }
 
@@ -301,6 +321,7 @@ func (w *torturer) truncate(path string) error {
 	size = min(size, maxFile)
 	err := w.call(fmt.Sprintf("truncate %s to %d", at, size), nil, func() error { return unix.Truncate(at, int64(size)) })
 	file.change()
+	w.did(file)
 	file.data = append(file.data[:min(size, len(file.data)):min(size, len(file.data))], make([]byte, max(0, size-len(file.data)))...)
 	return err
 }
@@ -310,6 +331,7 @@ func (w *torturer) rename(from, to string) error {
 	a := w.at(from)
 	b := filepath.Join(strings.TrimSuffix(a, from), to) // on the same mount
 	err := w.call(fmt.Sprintf("rename %s to %s", a, to), nil, func() error { return unix.Rename(a, b) })
+	w.did(file)
 	if over == file {
 		return err
 	}
@@ -428,6 +450,7 @@ func (w *torturer) hold() error {
 			return err
 		})
 		w.held = append(w.held, file)
+		w.did(file)
 		return err
 	}
 	i := w.rnd.IntN(len(w.held))
@@ -445,10 +468,11 @@ func (w *torturer) hold() error {
 	err := w.call(what, nil, func() error {
 		got, err := readAll(file.fd)
 		if err == nil && !bytes.Equal(got, file.data) {
-			err = differ(got, file.data, 0)
+			err = file.withPast(differ(got, file.data, 0))
 		}
 		return errors.Join(err, unix.Close(file.fd))
 	})
+	w.did(file)
 	file.fd = -1
 	return err
 }
@@ -504,6 +528,7 @@ func (w *torturer) sync(path string) error {
 		return w.open(file, at, unix.O_RDWR, func(fd int) error { return unix.Fsync(fd) })
 	})
 	w.syncs.Add(1)
+	w.did(file)
 	file.synced = path
 	return err
 }
@@ -511,16 +536,18 @@ func (w *torturer) sync(path string) error {
 // verify compares a file with the model.
 func (w *torturer) verify(path, mount string) error {
 	file, at := w.files[path], filepath.Join(mount, path)
-	return w.call("verify "+at, nil, func() error {
+	err := w.call("verify "+at, nil, func() error {
 		if err := file.checkAttributes(at); err != nil {
-			return err
+			return file.withPast(err)
 		}
 		got, err := os.ReadFile(at)
 		if err == nil && !bytes.Equal(got, file.data) {
 			err = fmt.Errorf("%s: %d bytes, expected %d: %w", at, len(got), len(file.data), differ(got, file.data, 0))
 		}
-		return err
+		return file.withPast(err)
 	})
+	w.did(file)
+	return err
 }
 
 func (f *tortureFile) checkAttributes(at string) error {
