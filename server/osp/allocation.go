@@ -294,7 +294,7 @@ func (s *Set) Replay(tx *store.Tx, e *env.Env, l *layout.Layout) error {
 	}
 	each(l, func(st layout.Stripe) {
 		if o := s.find(st.OST); o != nil {
-			o.used(st.Object.ID)
+			o.replayed(tx, e, st)
 		}
 		addUsed(tx, e, s.o.Tables.LastUsed, st)
 	})

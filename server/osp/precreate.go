@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/strakefs/strake/fs/env"
+	"github.com/strakefs/strake/fs/layout"
 	"github.com/strakefs/strake/fs/rpc"
 	"github.com/strakefs/strake/fs/status"
 	"github.com/strakefs/strake/fs/wire"
 	"github.com/strakefs/strake/fs/wire/wirepb"
+	"github.com/strakefs/strake/store"
 )
 
 // candidate is the OST as Choose sees it now.
@@ -60,11 +63,32 @@ func (o *OSP) putBack(id uint64) {
 	o.set.notify()
 }
 
-// used notes an id that a replay uses.
-func (o *OSP) used(id uint64) {
+// used notes an id that a replay uses, and returns the highest id used before.
+func (o *OSP) used(id uint64) (top uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	top = o.top
 	o.top = max(o.top, id)
+	return top
+}
+
+// passedMax bounds the ids that one replay may pass over and have destroyed: more than an OST makes ahead.
+const passedMax = 32768
+
+// replayed puts into tx that a replay uses the object of st. Ids that are passed over belong to creates that may not come any more, of
+// clients that are lost: each gets a record in the destroy log, which a replay that comes all the same takes out again. Records are
+// not sent before recovery has ended. After a restore nothing is destroyed.
+func (o *OSP) replayed(tx *store.Tx, e *env.Env, st layout.Stripe) {
+	top, id, table := o.used(st.Object.ID), st.Object.ID, o.set.o.Tables.Destroy
+	switch {
+	case o.set.keeps():
+	case id <= top:
+		tx.Delete(table, putLogKey(e.Alloc(logKeySize), st.OST, st.Object))
+	case id-top-1 <= passedMax:
+		for st.Object.ID = top + 1; st.Object.ID < id; st.Object.ID++ {
+			addDestroy(tx, e, table, st)
+		}
+	}
 }
 
 // createLoop keeps objects ready. It begins when recovery has ended, with the orphans.

@@ -320,6 +320,41 @@ func TestReplayTakesTheObjectsOfThen(t *testing.T) {
 	}
 }
 
+// TestReplayDestroysTheObjectsOfCreatesThatDoNotCome: objects between those of replayed creates, which a lost client's creates had, are
+// destroyed when recovery has ended; one that comes later, out of order, keeps its object.
+func TestReplayDestroysTheObjectsOfCreatesThatDoNotCome(t *testing.T) {
+	c := newCluster(t, 1, osp.Options{})
+	c.create(layout.Plain(1, 0))
+	c.commit()
+	var all []layout.Layout
+	for range 5 {
+		all = append(all, c.create(layout.Plain(1, 0)))
+	}
+	there := func(l layout.Layout) bool { return c.there(l.Components[0].Stripes[0]) }
+	c.device.Crash()
+	c.stopMDT()
+	c.replays = func() {
+		for _, i := range []int{3, 1} { // 0, 2 and 4 were of a client that is lost
+			c.publish(func(tx *store.Tx, e *env.Env) {
+				if err := c.set.Replay(tx, e, &all[i]); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+		c.commit()
+		for i := range all {
+			if !there(all[i]) {
+				t.Errorf("object %d is destroyed before the end of recovery", i)
+			}
+		}
+	}
+	c.startMDT()
+	eventually(t, "objects of lost creates are gone", func() bool { return !there(all[0]) && !there(all[2]) && !there(all[4]) })
+	if !there(all[1]) || !there(all[3]) {
+		t.Error("a replayed create has lost its object")
+	}
+}
+
 // TestDestroyWaitsForTheCommit cites DESIGN §4: objects are destroyed only after the txg that dropped the last reference is
 // on disk, and the record goes when the OST has committed the destroy.
 func TestDestroyWaitsForTheCommit(t *testing.T) {

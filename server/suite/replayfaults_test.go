@@ -157,6 +157,36 @@ func TestAcknowledgedWorkOutlivesTheMds(t *testing.T) {
 	m.check(t, "after one more", dirs, all)
 }
 
+// TestClientDiesInTheRecoveryWindow: a client that had work to replay never comes back; it is evicted when the window ends, and the
+// others' work, which does not depend on its, is there.
+func TestClientDiesInTheRecoveryWindow(t *testing.T) {
+	t.Parallel()
+	m := faulty(t, 3)
+	m.set(t, "mds", "-P", "mdt.*.recovery_time_soft=6")
+	dirs := m.folders(t)
+	all := m.works(t, dirs)
+	do(t, all, 10)
+	m.client(t, 2).signal(t, syscall.SIGSTOP)
+	m.crash(t, "mds")
+	must(t, poll(20*time.Second, func() error {
+		if s := m.recovery(t, "mds", "status"); s != "RECOVERING" && s != "WAITING_FOR_CLIENTS" {
+			return retry("recovery is %q", s)
+		}
+		return nil
+	}))
+	m.killClient(t, 2)
+	began := time.Now()
+	do(t, all[:2], 5)
+	t.Logf("work went on %v after the client's death", time.Since(began).Round(time.Millisecond))
+	if n, err := strconv.Atoi(m.recovery(t, "mds", "evicted_clients")); err != nil || n != 1 {
+		t.Errorf("%d clients are evicted: %v", n, err)
+	}
+	m.check(t, "after the window", dirs, all[:2], 2)
+	m.startClient(t, 2)
+	m.check(t, "with a new client", dirs, all[:2])
+	must(t, os.WriteFile(dirs[2]+"/new", []byte("works"), 0o644))
+}
+
 // TestTwoRestartsInARow: the MDS dies again while its clients replay.
 func TestTwoRestartsInARow(t *testing.T) {
 	t.Parallel()
