@@ -22,7 +22,9 @@ import (
 // for the lock that the truncate has, and meanwhile what lay under this mount's locks is taken back.
 //
 // So when a READ ends before the end of its pages, and something was told of the file meanwhile, its answer is kept until the kernel has
-// the size: a stat of our own through the mount brings it.
+// the size: a stat of our own through the mount brings it. A READ that lies behind the end whole is kept in any case: the kernel sends
+// it only when it believes the file to be longer, and others with it, of whose ends it takes the first it hears. That one would be
+// where this READ begins.
 //
 // A size that it does take in cuts off what lies behind it in the page where the file ends, and it does so when that page's READ has been
 // answered: what other clients have appended since, and the READ has brought, becomes zeros that show when the file is known to be
@@ -100,7 +102,7 @@ func (f *FS) short(node uint64, b []byte, end uint64, began time.Time) fuse.Read
 	t := &f.kernel.told
 	r := &shortRead{data: b, of: &t.slots[slotOf(node)]}
 	r.of.answers.Add(1)
-	if t.since(node, began, end) {
+	if len(b) == 0 || t.since(node, began, end) {
 		// What is taken back now may be what the kernel's own question waits for.
 		r.of.answers.Add(-1)
 		f.shorten(node, end)

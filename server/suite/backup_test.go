@@ -189,8 +189,9 @@ func TestBackupAndRestore(t *testing.T) {
 	n.terminate(t)
 	n.again(t)
 	must(t, poll(60*time.Second, func() error {
-		if out := c.mustLctl(t, mds, "restored", "strake-MDT0000"); !strings.Contains(out, "kept: strake-OST0000 objects") || strings.Contains(out, "unseen") {
-			return retry("%s", out)
+		out, err := c.lctlOf(t, mds, "restored", "strake-MDT0000") // the target may not be there yet
+		if err != nil || !strings.Contains(out, "kept: strake-OST0000 objects") || strings.Contains(out, "unseen") {
+			return retry("%v %s", err, out)
 		}
 		return nil
 	}))
@@ -209,5 +210,11 @@ func TestBackupAndRestore(t *testing.T) {
 		if err != nil || !bytes.Equal(got, text(i)) {
 			t.Errorf("new%d: %d bytes, %v", i, len(got), err)
 		}
+	}
+	// What was removed after the backup has its name back, and its objects are gone where the OSTs had heard of it.
+	gone, err := filepath.Glob(filepath.Join(dir, "live*"))
+	must(t, err)
+	for _, name := range append(gone, filepath.Join(dir, "before0")) {
+		must(t, os.Remove(name))
 	}
 }

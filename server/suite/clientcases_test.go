@@ -844,6 +844,48 @@ func TestANameThatIsReplacedAllTheTimeCanBeOpened(t *testing.T) {
 	})
 }
 
+// TestAnOldHandleReadsToTheNewEnd: a file is cut on one mount, some time passes, and a handle of before on another mount
+// reads it in small pieces: what the kernel reads ahead, up to the end that it knew, shows nothing behind the new one.
+func TestAnOldHandleReadsToTheNewEnd(t *testing.T) {
+	coherent(t, func(t *testing.T, m *mounts) {
+		dirs := m.folders(t)
+		s := seed(t)
+		var list []func() error
+		var rounds atomic.Int64
+		for task := range 4 {
+			rng := rand.New(rand.NewPCG(s, uint64(task)))
+			list = append(list, until(size(3*time.Second, time.Minute), func(i int) error {
+				rounds.Add(1)
+				name := fmt.Sprintf("/f%d-%d", task, i)
+				here, there := dirs[rng.IntN(len(dirs))], dirs[rng.IntN(len(dirs))]
+				long := 1 + rng.IntN(300_000)
+				short := rng.IntN(long)
+				if err := os.WriteFile(here+name, bytes.Repeat([]byte{'x'}, long), 0o644); err != nil {
+					return err
+				}
+				fd, err := unix.Open(there+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(fd)
+				if err := os.Truncate(here+name, int64(short)); err != nil {
+					return err
+				}
+				if rng.IntN(4) == 0 {
+					time.Sleep(300 * time.Millisecond)
+				}
+				got, err := readAll(fd)
+				if err == nil && len(got) != short {
+					err = fmt.Errorf("%s: read %d bytes of %d, there were %d", name, len(got), short, long)
+				}
+				return err
+			}))
+		}
+		together(t, size(3*time.Second, time.Minute)+callLimit, list...)
+		t.Logf("%d rounds", rounds.Load())
+	})
+}
+
 // TestMountsThatFightOverNamesNeverStall (case 51): create, unlink and rename of the same hundred names from all mounts,
 // with stat and readdir storms; no call stalls, and what one removed is gone for the others at once.
 func TestMountsThatFightOverNamesNeverStall(t *testing.T) {

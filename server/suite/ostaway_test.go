@@ -182,7 +182,9 @@ func TestWaitingProcessCanBeKilled(t *testing.T) {
 	path := filepath.Join(c.mnt, "f")
 	c.onOST(t, path, 1)
 	must(t, os.WriteFile(path, make([]byte, 1<<20), 0o644))
-	run(t, "", "sync", "-f", c.mnt)
+	f, err := os.Open(path)
+	must(t, err)
+	must(t, errors.Join(f.Sync(), f.Close())) // what this mount has not written back it can read
 	node := c.server(t, 1)
 	node.terminate(t)
 	within(t, 20*time.Second, "timeout -s KILL 2 on a read that waits", func() error {

@@ -213,6 +213,13 @@ func TestAbortRecovery(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	names := []string{oss.name}
+	must(t, poll(startTimeout, func() error { // the client that is there has replayed what it had, or waits for its turn
+		out := c.mustLctl(t, names, "recovery_status")
+		if !strings.Contains(out, "req_replay_clients: 1") && !strings.Contains(out, "queued_requests: 1") {
+			return retry("%s", out)
+		}
+		return nil
+	}))
 	if out := c.mustLctl(t, names, "recovery_status"); !strings.Contains(out, "status: RECOVERING") || !strings.Contains(out, "connected_clients: 1/2") {
 		t.Error(out)
 	}

@@ -112,7 +112,7 @@ func (r *recovery) run() {
 				r.answerLocked(r.w.at)
 			}
 			if late = r.w.late(now); r.aborted {
-				late = r.unfinishedLocked()
+				late = r.awayLocked()
 			}
 		}
 		over, left := r.w.over(), time.Until(r.w.deadline)
@@ -142,10 +142,10 @@ func (r *recovery) sleep(d time.Duration) {
 	}
 }
 
-// unfinishedLocked is who has not handed everything back.
-func (r *recovery) unfinishedLocked() (all []*Export) {
+// awayLocked is who has not handed everything back and has no connection.
+func (r *recovery) awayLocked() (all []*Export) {
 	for x, m := range r.w.members {
-		if m.at != stageDone {
+		if m.at != stageDone && !x.Connected() {
 			all = append(all, x)
 		}
 	}

@@ -151,7 +151,7 @@ func (r *recovery) register(o *Options, base string) {
 		func(w *window) *time.Duration { return &w.soft })
 	limit("recovery_time_hard", "Seconds that a stage of recovery lasts at most while nothing is replayed, 1 to 3600.",
 		func(w *window) *time.Duration { return &w.hard })
-	o.Stats.Param(base+".abort_recovery", "Write 1 to end recovery now: clients that have not finished are evicted.",
+	o.Stats.Param(base+".abort_recovery", "Write 1 to wait no longer for clients that are not back: they are evicted, and recovery goes on without them.",
 		func() string { return "" }, func(text string) error {
 			if strings.TrimSpace(text) != "1" {
 				return fmt.Errorf("target: abort_recovery takes 1, not %q", text)
@@ -162,8 +162,8 @@ func (r *recovery) register(o *Options, base string) {
 	o.Stats.Text(base+".recovery_status", "Where the target is in its recovery after a restart.", r.text)
 }
 
-// AbortRecovery ends the replay window now: clients that have not handed everything back are evicted. It does not wait. Without a window it
-// does nothing.
+// AbortRecovery evicts the clients that are not back, now and when they lose their connection, and lets the others finish. It does
+// not wait. Without a window it does nothing.
 func (t *Target) AbortRecovery() {
 	r := &t.recovery
 	r.mu.Lock()
