@@ -252,7 +252,7 @@ type logRef struct {
 func (r logRef) body() []byte  { return r.c.bytes[r.e.at : r.e.at+r.e.body] }
 func (r logRef) reply() []byte { return r.c.bytes[r.e.at+r.e.body : r.e.at+r.e.body+r.e.reply] }
 
-// pin returns the entries with transnos above n, sorted by them, and keeps them where they are until unpin or clear.
+// pin returns the entries with transnos above n, sorted by them, and keeps them where they are until clear.
 func (l *replayLog) pin(n wire.Transno) []logRef {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -267,11 +267,4 @@ func (l *replayLog) pin(n wire.Transno) []logRef {
 	}
 	slices.SortFunc(list, func(a, b logRef) int { return cmp.Compare(a.e.transno, b.e.transno) })
 	return list
-}
-
-func (l *replayLog) unpin() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.pinned = false
-	l.dropLocked()
 }

@@ -125,9 +125,6 @@ type node struct {
 	flags           uint8
 }
 
-// nodeBytes is the size of a node.
-const nodeBytes = 64
-
 // Flags of a node.
 const (
 	nodeBad     = 1 << iota // its record does not decode

@@ -155,7 +155,7 @@ func TestReplayInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.crash()
-	ra, rb = a.connect(), b.connect()
+	ra, _ = a.connect(), b.connect()
 	if n := wire.Transno(ra.LastCommitted); n <= point || n < order[9] || n > b.log[5].transno {
 		t.Fatalf("the replay point is %d", n)
 	}
